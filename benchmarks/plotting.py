@@ -1,7 +1,7 @@
-"""Draw the charts of CHARTS, each beside its CSV.
+"""Draw the charts of CHARTS, each next to its CSV.
 
-python benchmarks/plotting.py              # all of them
-python benchmarks/plotting.py read scale   # these
+python benchmarks/plotting.py              # all
+python benchmarks/plotting.py read scale   # some
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transcoding import resizers
 
 BLUE, GREY, INK, RED = "#1f6fb2", "#8a8f98", "#1b1f24", "#b3412e"
 COLORS = (GREY, "#c2571a", "#3c8d4f", "#7a5aa6", "#b8912b")
-"""Of lines beside presize's, which are blue."""
+"""Colours of other lines than presize's, which are blue."""
 
 _WIDTH = 8.4
 _HERE = Path(__file__).resolve().parent
@@ -36,14 +36,14 @@ Points = dict[float, list[float]]
 
 @dataclass(frozen=True)
 class Bar:
-    """The values of all rounds, and a remark behind the bar.
+    """A bar with a remark.
 
     Attributes:
-        values: of all rounds; the bar is their median.
-        remark: beside the bar.
-        color: of the bar.
-        alpha: its opacity.
-        inner: the values of a part of the bar that is drawn in full colour, the rest being paler.
+        values: values of all rounds; the bar shows their median.
+        remark: text next to the bar.
+        color: colour of the bar.
+        alpha: opacity of the bar.
+        inner: values of the part of the bar in full colour; the rest is paler.
     """
 
     values: list[float]
@@ -65,10 +65,10 @@ class Panel:
     """Bars or lines by label.
 
     Attributes:
-        title: above the panel.
-        bars: one or several side by side for each label.
-        lines: one for each label.
-        rings: points (x, y) to be marked.
+        title: title above the panel.
+        bars: one or several adjacent bars per label.
+        lines: one line per label.
+        rings: points (x, y) to mark.
     """
 
     title: str
@@ -79,19 +79,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """A CSV, and what is drawn of it.
+    """A chart of a CSV.
 
     Attributes:
-        csv: below benchmarks/. The picture lies beside it.
-        title: may name columns of the first row: "{size} px".
-        panels: of the rows, from the top.
+        csv: path below benchmarks/. The picture is in the same folder.
+        title: title that may contain columns of the first row: "{size} px".
+        panels: function from rows to panels, from the top.
         draw: one of bars, lines and strips.
-        x: the label of the horizontal axis.
-        y: the label of the vertical axis.
-        tick: a number on the horizontal axis -> its label.
-        scales: of the axes, as Matplotlib names them.
-        same_x: whether bars are to be compared across panels.
-        svg: the picture's name, if it is not the CSV's.
+        x: label of the horizontal axis.
+        y: label of the vertical axis.
+        tick: function from a number on the horizontal axis to its label.
+        scales: scales of the axes, as Matplotlib names them.
+        same_x: whether all panels share a scale for their bars.
+        svg: name of the picture, if it differs from the CSV's.
     """
 
     csv: str
@@ -107,7 +107,7 @@ class Chart:
 
 
 def bars(axes: Any, panel: Panel, chart: Chart) -> None:
-    """Medians as bars, each run as a dot, min–max as a whisker."""
+    """Draw medians as bars, each run as a dot, min–max as a whisker."""
     for row, group in enumerate(panel.bars.values()):
         height = 0.8 / len(group)
         for number, bar in enumerate(group):
@@ -131,7 +131,7 @@ def bars(axes: Any, panel: Panel, chart: Chart) -> None:
 
 
 def strips(axes: Any, panel: Panel, chart: Chart) -> None:
-    """Each run as a dot, the median as a bar; a band of 15 % around 1."""
+    """Draw each run as a dot, the median as a bar, and a band of 15 % around 1."""
     for row, (bar,) in enumerate(panel.bars.values()):
         axes.plot(bar.values, [row] * len(bar.values), "o", color=bar.color, markersize=5, alpha=0.6)
         axes.plot([median(bar.values)], [row], "|", color=INK, markersize=16)
@@ -148,7 +148,7 @@ def strips(axes: Any, panel: Panel, chart: Chart) -> None:
 def lines(
     axes: Any, panel: Panel, chart: Chart, centre: Callable[[list[float]], float] = median, band: bool = False
 ) -> None:
-    """Through the medians, min–max as whiskers or as a band."""
+    """Draw lines through the medians, min–max as whiskers or as a band."""
     for label, line in panel.lines.items():
         middles = [centre(values) for values in line.points.values()]
         low, high = ([end(values) for values in line.points.values()] for end in (min, max))
@@ -223,7 +223,7 @@ def read_panels(rows: list[rates.Row]) -> list[Panel]:
 
 
 def summary_panels(rows: list[rates.Row]) -> list[Panel]:
-    """What the README shows: the fastest of presize, what it takes the place of, and FFCV."""
+    """Return the panels of the README's chart: presize's fastest loader, the loader that it replaces, and FFCV."""
     shown = {
         "folder-photos": "torchvision,\nthe photographs",
         "folder-256": "torchvision,\nresized to 256 px",
@@ -436,7 +436,7 @@ CHARTS = {
 
 
 def draw(chart: Chart) -> Path:
-    """Write the picture. The same rows make the same file."""
+    """Write the picture and return its path. The same rows yield the same file."""
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.hashsalt": "presize", "font.size": 10, "text.color": INK})
     from matplotlib import pyplot
@@ -473,7 +473,7 @@ def draw(chart: Chart) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CHARTS)}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CHARTS)} (default: all)")
     names = parser.parse_args().names or list(CHARTS)
     unknown = [name for name in names if name not in CHARTS]
     if unknown:

@@ -1,4 +1,4 @@
-"""Folders and datasets that several test files read. The suite makes all of its own images."""
+"""Shared folders and datasets. The suite generates all of its images."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from presize.sources.sample import SampleOptions, make_samples
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# A loaded machine is no failure.
+# A loaded machine must not fail tests.
 settings.register_profile(
     "presize", max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("presize")
 
-# A shell's background jobs ignore Ctrl-C, what nohup starts SIGHUP, and what they start with them; programs that tests
-# interrupt must not.
+# Background jobs of a shell ignore Ctrl-C, and children of nohup ignore SIGHUP, as do their children. Programs that
+# tests interrupt must not ignore them.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
@@ -41,7 +41,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 photo-like images in 3 classes, 4 of them broken; read only."""
+    """Create 60 photo-like images in 3 classes, 4 of them broken; read only."""
     folder = tmp_path_factory.mktemp("raw") / "photos"
     make_samples(folder, SampleOptions(images=60, classes=3, long_side=160, broken=4, rotated=0.2))
     return folder
@@ -49,7 +49,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`raw` built at 64 px into LMDB shards; read only."""
+    """Build `raw` at 64 px into LMDB shards; read only."""
     out = tmp_path_factory.mktemp("dataset") / "64"
     build_dataset(raw, out, SMALL, REPORTED)
     return out
@@ -57,8 +57,8 @@ def dataset(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with presize's own wheel, which tools/wheels.sh builds from a copy of this tree, without a network; one
-    for all of pytest's workers, as compiling takes long."""
+    """Build presize's wheel by tools/wheels.sh from a copy of this tree, without a network; once for all of pytest's
+    workers, because compiling takes long."""
     pytest.importorskip("setuptools", minversion="77")
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheels"
@@ -73,17 +73,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium; without one the test is skipped, or fails in CI."""
+    """Run a headless Chromium; without one the test is skipped, or fails in CI."""
     with chromium() as found:
         yield found
-        # A loader's worker that was forked meanwhile, and that an error in a cycle still holds, would hold the pipe to
-        # the driver of the browser, too, which then never ends.
+        # A forked worker of a loader that an error in a reference cycle keeps alive also holds the pipe to the
+        # browser's driver, which would then never end.
         gc.collect()
 
 
 @pytest.fixture
 def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
-    """Opens a page, in a window of its own. That no page complains or asks for anything is checked in the end."""
+    """Return a function that opens a page in its own window. At the end, it checks that no page logged an error or sent
+    a request."""
     opened: list[Watched] = []
 
     def open_page(path: Path, **options: object) -> Watched:
@@ -99,7 +100,7 @@ def watch(browser: Browser) -> Iterator[Callable[..., Watched]]:
 
 @pytest.fixture
 def presize(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """The presize command, run in this process."""
+    """Return the presize command, which runs in this process."""
     monkeypatch.setattr("signal.signal", lambda *_: None)
 
     def run(*args: object) -> Ran:

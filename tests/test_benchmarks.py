@@ -1,4 +1,4 @@
-"""Benchmarks run by hand, once in a while: what they import from presize has to be there all the same."""
+"""Benchmarks are run by hand: their imports from presize must exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPTS = sorted([*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("tools/*.py")])
 
 
 def imported_by(script: Path) -> Iterator[tuple[str, str]]:
-    """Module and name of each ``from presize… import name``."""
+    """Yield module and name of each ``from presize… import name``."""
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "presize":
             yield from ((str(node.module), alias.name) for alias in node.names)
@@ -32,18 +32,18 @@ def is_there(module: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_a_script_imports_from_presize_is_there(script: Path) -> None:
+def test_imports_of_scripts_from_presize_exist(script: Path) -> None:
     assert [f"{module}.{name}" for module, name in imported_by(script) if not is_there(module, name)] == []
 
 
-def test_a_name_that_moved_away_is_noticed(tmp_path: Path) -> None:
+def test_a_moved_name_is_detected(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("from presize.codecs import transcode, nothing\nfrom presize.nowhere import a")
     missing = [name for module, name in imported_by(tmp_path / "script.py") if not is_there(module, name)]
     assert missing == ["nothing", "a"]
 
 
-def test_modules_and_tests_that_mutants_are_made_of_are_there() -> None:
-    """A pattern without a file would leave its module out without a word."""
+def test_modules_and_tests_of_the_mutants_exist() -> None:
+    """A pattern without a file would silently skip its module."""
     strings = {
         node.value
         for node in ast.walk(ast.parse((ROOT / "tools" / "mutants.py").read_text()))

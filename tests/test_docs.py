@@ -1,4 +1,4 @@
-"""The documentation is true: its commands and its programs run as they are written."""
+"""The documentation is true: its commands and programs run as written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from published import BIRDS, write_layouts, write_lists
 ROOT = Path(__file__).parent.parent
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 FIRST = [ROOT / "README.md", QUICKSTART]
-"""What newcomers read: make test runs what these show, make test-all what the others do."""
+"""Pages for newcomers: make test runs their commands and programs, make test-all those of the others."""
 PAGES = [*FIRST, *sorted(set((ROOT / "docs").glob("*.md")) - {QUICKSTART})]
 
 
@@ -48,13 +48,13 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """The presize commands in the console blocks of a page, in order."""
+    """Return the presize commands in the console blocks of a page, in order."""
     lines = "".join(blocks(page, "console")).splitlines()
     return [line[2:] for line in lines if line.startswith("$ presize ")]
 
 
 OPTIONAL = ("albumentations", "torchvision", "kornia", "webdataset", "datasets")
-"""What programs import that no installation of presize brings."""
+"""Libraries that programs import and no installation of presize brings."""
 
 
 def needed(program: str) -> list[str]:
@@ -63,7 +63,7 @@ def needed(program: str) -> list[str]:
 
 TRAINING = next(block for block in blocks(QUICKSTART, "python") if "DataLoader" in block)
 
-# The commands in one process, and the programs of a page in another: importing takes as long as running.
+# Commands run in one process, and the programs of a page in another: importing takes as long as running.
 RUN_COMMANDS = """
 import shlex, sys
 from presize.cli import main
@@ -87,8 +87,8 @@ for program in sys.argv[1:]:
 
 MEASURING = ("presize bench ", "presize diagnose ")
 ELSEWHERE = (*MEASURING, "presize fetch ", "presize upload ")
-"""What tests of its own run: those that measure take long, and tests/remote has a server, and runs the
-programs of docs/remote.md."""
+"""Commands that other tests run: those that measure take long, and tests/remote has a server, and runs the programs of
+docs/remote.md."""
 ALL_COMMANDS = list(dict.fromkeys(command for page in PAGES for command in commands(page)))
 BUILDS = [command for command in ALL_COMMANDS if command.startswith("presize build ")]
 FIRST_COMMANDS = list(dict.fromkeys(command for page in FIRST for command in commands(page)))
@@ -102,7 +102,7 @@ def run(code: str, arguments: list[str], place: Path) -> None:
 
 
 def write_tables(folder: Path) -> None:
-    """The tables, and the folder of splits, that docs/data.md builds from."""
+    """Write the tables, and the folder of splits, that docs/data.md builds from."""
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[::3]
     (folder / "train.txt").write_text("".join(f"{path}\n" for path in photos))
     captions = "".join(f"{path};{words}\n" for path in photos for words in ("a shape", "in front of a gradient"))
@@ -123,7 +123,7 @@ def write_tables(folder: Path) -> None:
 
 
 def write_raw(folder: Path) -> None:
-    """What the first pages build from."""
+    """Write the folders that the first pages build from."""
     make_samples(folder / "RAW", SampleOptions(images=36, classes=3, long_side=420))
     make_samples(folder / "VAL", SampleOptions(images=9, classes=3, long_side=420, seed=1))
     photos = sorted(path.relative_to(folder / "RAW").as_posix() for path in (folder / "RAW").rglob("*.jpg"))[:9]
@@ -133,14 +133,14 @@ def write_raw(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the builds of all pages make, run in order, the first pages' first. Takes half a minute."""
+    """Run the builds of all pages in order, the first pages' first, and return their folder. Takes half a minute."""
     folder = tmp_path_factory.mktemp("docs")
     write_raw(folder)
     annotate(sorted((folder / "RAW").rglob("*.jpg"))[:24], folder)
     write_tables(folder)
     write_pairs(folder)
     write_sources(folder)
-    run_programs(ROOT / "docs" / "imports.md", folder)  # they make label tables
+    run_programs(ROOT / "docs" / "imports.md", folder)  # these write label tables
     run(RUN_COMMANDS, BUILDS, folder)
     assert (folder / "SIZES" / "160" / "manifest.json").exists()
     return folder
@@ -191,7 +191,7 @@ EXAMPLES = {page: blocks(page, "python") for page in PAGES} | NOTEBOOKS
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
-def test_examples_use_public_names_alone(page: Path) -> None:
+def test_examples_use_only_public_names(page: Path) -> None:
     trees = list(map(ast.parse, EXAMPLES[page]))
     imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     used = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
@@ -215,7 +215,7 @@ NOT_OURS = {"--array", "--dependency", "--ipc"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_name_options_that_there_are(page: Path) -> None:
+def test_pages_name_existing_options(page: Path) -> None:
     named = re.findall(r"`(?:presize[^`]*)?(--[a-z][\w-]*)[^`]*`", page.read_text("utf-8"))
     typed = [flag for command in commands(page) for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", command)]
     assert {*named, *typed} <= {*OPTIONS, *NOT_OURS, "--help", "--debug", "--no-tiles"}
@@ -240,7 +240,7 @@ TABLES = [
 ]
 
 
-def test_a_table_of_an_option_has_its_choices() -> None:
+def test_a_table_of_an_option_lists_its_choices() -> None:
     tried = []
     for page, flag, rows in TABLES:
         option = next(
@@ -386,12 +386,12 @@ for value in sys.argv[separator + 1 :]:
     if os.system(shlex.join(word.replace("{}", value) for word in command)):
         sys.exit(1)
 """
-"""Stands for GNU parallel: the command for each value, on this machine."""
+"""Replacement for GNU parallel: runs the command for each value, on this machine."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["Slurm", "Kubernetes", "GNU parallel"])
-def test_parts_by_a_scheduler_make_the_dataset(scheduler: str, place: Path, tmp_path: Path) -> None:
+def test_parts_by_a_scheduler_yield_the_dataset(scheduler: str, place: Path, tmp_path: Path) -> None:
     slurm, parallel = blocks(CLUSTERS, "bash")
     (pod,) = (json.loads(found)[-1] for found in re.findall(r"command: (\[.*\])", CLUSTERS.read_text()))
     script, variable, first = {
@@ -460,7 +460,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert link.startswith("http") or (page.parent / link).exists(), link
 
 
-def test_the_development_page_names_every_folder_and_no_file_that_is_not_there() -> None:
+def test_the_development_page_names_every_folder_and_only_existing_files() -> None:
     page = (ROOT / "docs" / "development.md").read_text("utf-8")
     folders = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("presize/*/__init__.py")}
     folders |= {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("datasets/**/__init__.py")}
@@ -469,7 +469,7 @@ def test_the_development_page_names_every_folder_and_no_file_that_is_not_there()
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
-def test_the_format_page_lists_every_column_of_the_index_and_all_that_is_left_out(dataset: Path) -> None:
+def test_the_format_page_lists_every_column_of_the_index_and_all_omissions(dataset: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in INDEX_COLUMNS)
     assert all(f"`{name}` (" in page for name in read_manifest(dataset).left_out)
@@ -496,7 +496,7 @@ def test_the_demo_reads_any_folder_of_images(classes: int, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_clean_removes_no_folder_that_was_named_to_it() -> None:
+def test_make_clean_removes_no_folder_given_by_name() -> None:
     named = [f"{name}=precious" for name in ("DEMO", "VENV", "SRC")]
     ran = subprocess.run(["make", "-n", "clean", *named], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "rm -rf .venv demo " in ran.stdout

@@ -1,5 +1,5 @@
-"""benchmarks/gpu/gpu.sh: the messages of wrong use, and the environment that it makes of a folder of wheels. What it
-measures needs a GPU."""
+"""benchmarks/gpu/gpu.sh: its messages about wrong use, and its environment from a folder of wheels. Its measurements
+need a GPU."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_its_help_names_every_option() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
-def test_without_cuda_it_says_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is available")
+def test_without_cuda_it_prints_what_it_found_and_touches_nothing(tmp_path: Path) -> None:
     ran = run("--work", tmp_path / "work", "--out", tmp_path / "out")
     assert ran.returncode == 2
     assert (
@@ -60,7 +60,7 @@ def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
     assert ran.stderr.endswith(f"gpu.sh: error: {words}\n")
 
 
-def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_run_is_named(tmp_path: Path) -> None:
     ran = run(python=str(tmp_path / "python"))
     assert ran.returncode == 2
     assert f"PYTHON: {tmp_path / 'python'} does not run" in ran.stderr
@@ -74,7 +74,7 @@ def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_installs_the_wheel_and_starts_in_its_environment(wheels: Path, tmp_path: Path) -> None:
-    # Of 20 s no step gets enough to begin: the script starts, reports that, and ends with 1.
+    # No step gets enough of 20 s to start: the script starts, reports that, and exits with 1.
     ran = run("--device", "cpu", "--wheels", wheels, "--work", tmp_path, "--seconds", 20)
     assert ran.returncode == 1, ran.stderr
     assert "Not finished: photographs (no time left; give more --seconds)." in ran.stdout

@@ -1,4 +1,4 @@
-"""`~` in front of a path is the home folder, wherever a path is given: on the command line, quoted, and in Python."""
+"""`~` at the start of a path is the home folder, for all paths: on the command line, quoted, and in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from presize.datasets import FolderDataset, LMDBDataset
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder with two images in RAW, a table of them, and their dataset in OUT."""
+    """Create a home folder with two images in RAW, a table of them, and their dataset in OUT."""
     home = tmp_path_factory.mktemp("home")
     presize.make_samples(home / "RAW", SampleOptions(images=2, classes=1, long_side=20))
     names = [path.relative_to(home / "RAW").as_posix() for path in sorted((home / "RAW").rglob("*.jpg"))]
@@ -81,7 +81,7 @@ def test_a_command_takes_a_quoted_path_from_the_home_folder(line: str, presize: 
     assert not os.listdir()
 
 
-def test_a_folder_of_that_name_can_be_given_as_another_path(home: Path) -> None:
+def test_a_folder_named_tilde_can_be_given_as_another_path(home: Path) -> None:
     presize.build_dataset(home / "RAW", "./~", SMALL, SERIAL)
     assert os.listdir() == ["~"] and len(presize.Dataset("./~")) == 2
     assert Companion("mask", "~/{stem}.png").pattern == "~/{stem}.png"

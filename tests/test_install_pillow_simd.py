@@ -1,4 +1,4 @@
-"""The script that builds pillow-simd: what it refuses. benchmarks/transcoding/resizers.py measures what it builds."""
+"""The script that builds pillow-simd: its refusals. benchmarks/transcoding/resizers.py measures the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
-def test_an_environment_that_it_did_not_make_is_never_touched(tmp_path: Path) -> None:
+def test_an_environment_that_it_did_not_create_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("mine")
     ran = run(tmp_path)

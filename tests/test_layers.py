@@ -1,4 +1,4 @@
-"""The rooms of the house: who may import whom, and what library code never does."""
+"""Import rules between the folders, and rules for library code."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MAY_IMPORT = {
     "datasets/reading": GROUND | {"system", "codecs", "store", "datasets"},
     "datasets/timing": GROUND | {"system", "codecs", "store", "sources", "measure", "datasets", "datasets/reading"},
 }
-"""For each room the rooms below it. `cli` may import all of them, `datasets` inside a command alone. Nothing of the
-product leans on measuring."""
+"""Permitted imports of each folder. `cli` may import all of them, `datasets` only inside a command. No part of the
+product imports the measurements."""
 
 LIBRARIES = {
     "click": {"cli"},
@@ -56,11 +56,11 @@ LIBRARIES = {
     "torch": {"datasets", "datasets/reading", "datasets/timing"},
     "tqdm": {"builder/progress_bar", "cli/output"},
 }
-"""Libraries that one room, or one module, hides from all others."""
+"""Libraries that only one folder, or one module, may import."""
 
 
 def name_of(path: Path) -> str:
-    """``build/run`` for presize/builder/run.py, ``datasets/lmdb`` for datasets/dataset.py."""
+    """Return ``build/run`` for presize/builder/run.py, ``datasets/lmdb`` for datasets/dataset.py."""
     return path.relative_to(ROOT).as_posix().removeprefix("presize/").removesuffix(".py").removesuffix("/__init__")
 
 
@@ -81,7 +81,7 @@ def tree_of(name: str) -> ast.Module:
 
 @cache
 def imported(name: str) -> frozenset[str]:
-    """Every module that one imports, at any level; ``from a import b`` counts as a and a.b."""
+    """Return every module that a module imports, at any level; ``from a import b`` counts as a and a.b."""
     found = set()
     for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
@@ -92,14 +92,14 @@ def imported(name: str) -> frozenset[str]:
 
 
 def rooms_imported(name: str) -> set[str]:
-    """The rooms of presize that a module imports, its own apart."""
+    """Return the folders of presize that a module imports, except its own."""
     found = {
         room_of(module.removeprefix("presize.").replace(".", "/")) for module in imported(name) if "presize." in module
     }
     return found - {room_of(name)}
 
 
-def test_no_room_imports_one_above_it() -> None:
+def test_no_folder_imports_one_above_it() -> None:
     upwards = {
         f"{name} imports {room}"
         for name in MODULES
@@ -109,18 +109,18 @@ def test_no_room_imports_one_above_it() -> None:
     assert not upwards
 
 
-def test_every_room_has_its_rule() -> None:
+def test_every_folder_has_its_rule() -> None:
     assert {room_of(name) for name in MODULES} - {"__init__", "__main__", "cli"} == set(MAY_IMPORT)
 
 
-def test_the_command_line_imports_datasets_inside_its_commands_alone() -> None:
+def test_the_command_line_imports_datasets_only_inside_its_commands() -> None:
     for name in MODULES:
         if room_of(name) == "cli":
             top = [node for node in tree_of(name).body if isinstance(node, ast.ImportFrom)]
             assert not [node.module for node in top if (node.module or "").startswith("presize.datasets")], name
 
 
-def test_a_library_is_known_to_one_room_alone() -> None:
+def test_a_library_is_imported_by_one_folder_only() -> None:
     for library, homes in LIBRARIES.items():
         users = {name for name in MODULES if library in {module.partition(".")[0] for module in imported(name)}}
         assert users, library
@@ -141,7 +141,7 @@ PURE = [
 
 def test_pure_modules_do_not_touch_the_file_system() -> None:
     for name in PURE:
-        reads_environment = {"os"} if name == "codecs/compiled" else set()  # PRESIZE_DECODER, and no more of it
+        reads_environment = {"os"} if name == "codecs/compiled" else set()  # only for PRESIZE_DECODER
         touched = {"os", "pathlib", "shutil", "tempfile", "subprocess"} & set(imported(name))
         assert touched == reads_environment, name
         calls = [node.func for node in ast.walk(tree_of(name)) if isinstance(node, ast.Call)]
@@ -161,7 +161,7 @@ def test_library_code_neither_prints_nor_exits_nor_asserts() -> None:
 
 
 def imports_that_run(node: ast.AST) -> Iterator[ast.stmt]:
-    """The imports of a module at any level, without those for type checkers."""
+    """Yield the imports of a module at any level, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
@@ -170,7 +170,7 @@ def imports_that_run(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def modules_that_run(name: str) -> set[str]:
-    """The modules of presize that a module imports, at its top or in a function."""
+    """Return the modules of presize that a module imports, at its top or in a function."""
     found = set()
     for node in imports_that_run(tree_of(name)):
         for alias in node.names:
@@ -180,17 +180,17 @@ def modules_that_run(name: str) -> set[str]:
     return found
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     graph = {name: modules_that_run(name) for name in MODULES}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of a circle
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of a cycle
 
 
 STANDARD = {"_asdict", "_replace", "_fields", "_exit", "_ntuple_diskusage", "_repr_html_"}
-"""Names of Python's own, and of notebooks, that begin with an underscore."""
+"""Names of Python and of notebooks that start with an underscore."""
 
 
 def private_names(path: Path) -> set[str]:
-    """Names that begin with an underscore and are not the file's own: imported, read from an object, or in a text that
+    """Return names with an underscore that are not the file's own: imported, read from an object, or in a string that
     names a module of presize or is a program."""
     tree = ast.parse(path.read_text("utf-8"))
     found = set()
@@ -207,8 +207,8 @@ def private_names(path: Path) -> set[str]:
     return {name for name in found if re.fullmatch(r"_[A-Za-z]\w*", str(name))} - STANDARD - own
 
 
-def test_no_test_uses_a_private_name_of_ours() -> None:
-    """What a test needs of a module is public there, or is given to it."""
+def test_no_test_uses_a_private_name_of_presize() -> None:
+    """Names that a test needs are public in their module, or passed to it."""
     users = {path.relative_to(ROOT).as_posix(): private_names(path) for path in (ROOT / "tests").rglob("*.py")}
     assert {name: names for name, names in users.items() if names} == {}
 
@@ -250,13 +250,13 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
         ),
     ],
 )
-def test_an_import_brings_only_what_it_needs(module: str, absent: str) -> None:
+def test_an_import_loads_only_what_it_needs(module: str, absent: str) -> None:
     script = f"import sys, {module}; print([name for name in {absent.split()} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
     assert result.stdout.strip() == "[]"
 
 
-def test_every_public_name_is_listed_and_can_be_had_and_no_other() -> None:
+def test_every_public_name_is_listed_and_exists_and_no_other() -> None:
     for module in (presize, presize.datasets):
         assert set(module.__all__) <= set(dir(module))
         assert all(getattr(module, name) is not None for name in module.__all__)
@@ -264,8 +264,8 @@ def test_every_public_name_is_listed_and_can_be_had_and_no_other() -> None:
         presize.bild  # noqa: B018
 
 
-def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
-    """By default it leaves out any folder called build."""
+def test_pytest_collects_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    """By default, it ignores folders named build."""
     left_out = pytestconfig.getini("norecursedirs")
     folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
     names = {part for folder in folders for part in folder.relative_to(ROOT).parts}

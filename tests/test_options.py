@@ -36,10 +36,10 @@ from presize.options import (
     ("text", "size", "reason"),
     [
         ("256", Size(256, 256), "a square"),
-        ("320x240", Size(height=240, width=320), "width first, as people write it"),
-        ("320X240", Size(height=240, width=320), "either case"),
-        (" 256\n", Size(256, 256), "space around it says nothing"),
-        ("0256", Size(256, 256), "zeros in front say nothing"),
+        ("320x240", Size(height=240, width=320), "width first, as is usual"),
+        ("320X240", Size(height=240, width=320), "any case"),
+        (" 256\n", Size(256, 256), "surrounding space is ignored"),
+        ("0256", Size(256, 256), "leading zeros are ignored"),
         ("keep", KEEP, "images keep their own"),
     ],
 )
@@ -59,7 +59,7 @@ NO_BUDGETS = ["", "%", "-1", "1.5", "101%", "100.1%", "1e2%", "0x1", "nan%", "٣
     ],
     ids=["size", "max_errors"],
 )
-def test_a_text_that_is_no_value_is_refused_with_the_text(
+def test_an_invalid_text_is_refused_with_the_text(
     parse: Callable[[str], object], expected: str, texts: list[str]
 ) -> None:
     for text in texts:
@@ -78,13 +78,13 @@ def test_any_text_is_a_value_or_an_option_error_of_one_line(text: str) -> None:
 
 
 @given(height=st.integers(1, MAX_SIDE), width=st.integers(1, MAX_SIDE))
-def test_a_size_reads_back_as_it_is_written(height: int, width: int) -> None:
+def test_a_size_reads_back_as_written(height: int, width: int) -> None:
     for size in (Size(height, width), KEEP):
         assert Size.parse(str(size)) == size
 
 
 def refused(kind: Any) -> Callable[..., Callable[[], object]]:
-    """Returns a function that takes options, and returns one that makes a `kind` of them."""
+    """Return a function that takes options, and returns one that creates a `kind` of them."""
     return functools.partial(functools.partial, kind)
 
 
@@ -153,7 +153,7 @@ def test_a_wrong_option_is_refused_by_name_and_value(
 
 
 @pytest.mark.parametrize("options", [ImageOptions(), BuildOptions(), RunOptions(max_errors=ErrorBudget.parse("1%"))])
-def test_options_cannot_be_changed_once_made_and_travel_to_other_processes(options: Any) -> None:
+def test_created_options_cannot_be_changed_and_can_be_pickled(options: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(options, dataclasses.fields(options)[0].name, None)
     assert pickle.loads(pickle.dumps(options)) == options
@@ -187,13 +187,13 @@ class LaterBuildOptions(BuildOptions):
 @pytest.mark.parametrize(
     ("later", "recorded", "reason"),
     [
-        (LaterBuildOptions(), {}, "at their defaults, options of later releases leave the identity as it was"),
+        (LaterBuildOptions(), {}, "at their defaults, options of later releases keep the identity"),
         (LaterBuildOptions(padding_bytes=8), {"padding_bytes": 8}, "other bytes, another identity"),
-        (LaterBuildOptions(LaterImageOptions(dither=True)), {"image": {"dither": True}}, "other bytes there, too"),
+        (LaterBuildOptions(LaterImageOptions(dither=True)), {"image": {"dither": True}}, "also other bytes"),
         (LaterBuildOptions(LaterImageOptions(quality=80)), {"image": {"quality": 80}}, "an option of format version 1"),
     ],
 )
-def test_later_options_are_recorded_where_they_are_not_at_their_default(
+def test_later_options_are_recorded_if_they_differ_from_their_default(
     later: BuildOptions, recorded: dict[str, Any], reason: str
 ) -> None:
     image = FORMAT_1["image"] | recorded.get("image", {})
@@ -206,7 +206,7 @@ def test_a_percentage_is_taken_exactly(percent: int, of: int, rejected: int) -> 
     assert ErrorBudget.parse(text).allows(rejected, of) == (rejected * 10_000 <= percent * of)
 
 
-def test_a_budget_reads_back_as_it_is_written() -> None:
+def test_a_budget_reads_back_as_written() -> None:
     for values in ({"count": 0}, {"count": 12}, {"share": Fraction(57, 10_000)}, {"share": Fraction(1)}):
         assert ErrorBudget.parse(str(ErrorBudget(**values))) == ErrorBudget(**values)
     assert str(ErrorBudget(share=0.005)) == "0.5%"

@@ -1,4 +1,4 @@
-"""What a wheel holds, that it needs no compiler, and that our `datasets` folder takes the place of nobody else's."""
+"""Contents of a wheel, wheels without a compiler, and that our `datasets` folder does not replace other packages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(wheel: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_every_module_and_nothing_beside_presize(names: list[str]) -> None:
+def test_a_wheel_holds_every_module_and_only_presize(names: list[str]) -> None:
     ours = {f"presize/{path.relative_to(ROOT / 'presize').as_posix()}" for path in (ROOT / "presize").rglob("*.py")}
     readers = {f"presize/datasets/{path.name}" for path in (ROOT / "datasets").glob("*.py")}
     templates = {f"presize/pages/templates/{path.name}" for path in (ROOT / "presize/pages/templates").iterdir()}
@@ -60,8 +60,9 @@ runpy.run_path("setup.py", run_name="__main__")
 """
 
 
-def test_free_threaded_python_gets_a_wheel_of_its_own(tmp_path: Path) -> None:
-    """It is only said to be free-threaded, so the decoder cannot be compiled for it; setuptools refuses before that."""
+def test_free_threaded_python_gets_a_separate_wheel(tmp_path: Path) -> None:
+    """Python only pretends to be free-threaded, so the decoder cannot be compiled for it; setuptools refuses before
+    that."""
     pytest.importorskip("setuptools", minversion="77")
     for name in ("presize", "datasets"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -78,7 +79,7 @@ def test_free_threaded_python_gets_a_wheel_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_decoder_of_a_wheel_runs_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
-    """In an environment that has presize from the wheel, and from this one whatever presize depends on."""
+    """Uses an environment with presize from the wheel, and presize's dependencies from this environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
     python = tmp_path / "bin" / "python"
     environment = {**os.environ, **WITHOUT_A_COMPILER}

@@ -1,9 +1,9 @@
-"""How fast `presize build` is, beside the codec limit, the script that people write, and FFCV's writer.
+"""Compare the speed of `presize build` with the codec limit, a typical LMDB script, and FFCV's writer.
 
     python benchmarks/building/build.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
-Makes a class-folder tree of hard links to the JPEGs below PHOTOS, then runs every variant once a round, in random
-order, each in a process of its own, with the page cache warm. Prints a table; asserts nothing.
+Makes a class-folder tree of hard links to the JPEGs below PHOTOS, then runs every variant once per round, in random
+order, each in its own process, with the page cache warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ STOCK = "stock LMDB script"
 FFCV = "FFCV's writer"
 BUILD = "presize build"
 START_UP = "presize start-up"
-"""The variants: what is run, once a round. START_UP is a build of a few images with the same command. FFCV is there
-when its environment was given."""
+"""The variants. START_UP is a build of a few images with the same command. FFCV needs --ffcv-python."""
 
 WORKING = "presize build, without start-up"
 WHOLE = "presize build, whole command"
-"""BUILD is also counted from the start of its command to its end, and the same less its START_UP."""
+"""Other times of BUILD: the whole command, and the whole command minus START_UP."""
 
 _START_UP_IMAGES_A_PROCESS = 2
 
@@ -50,14 +49,14 @@ def variants(options: argparse.Namespace, tree: Path, few: Path) -> dict[str, bu
         START_UP: builds.presize_build(few, out, *asked),
     }
     if options.ffcv_python is None:
-        print("FFCV's writer is left out: no --ffcv-python", file=sys.stderr)
+        print("skipping FFCV's writer: needs --ffcv-python", file=sys.stderr)
     else:
         found[FFCV] = peer("ffcv_write.py", "--out", str(out), python=options.ffcv_python)
     return found
 
 
 def images_per_s(rows: list[rates.Row]) -> dict[str, list[float]]:
-    """For each thing counted one number a round, in the order of the rounds."""
+    """Return the rate of each line of the table in each round."""
 
     def rate(variant: str, column: str = "seconds", less: str | None = None) -> list[float]:
         mine = rates.select(rows, variant=variant)
@@ -115,7 +114,7 @@ def measure_all(options: argparse.Namespace) -> None:
     few = builds.link_tree(photos, options.work, _START_UP_IMAGES_A_PROCESS * options.procs)
     facts = conditions(sorted(tree.rglob("*.jpg")))
     todo = variants(options, tree, few)
-    builds.measure(todo[START_UP])  # from here on its byte code and libraries are in the page cache
+    builds.measure(todo[START_UP])  # brings byte code and libraries into the page cache
 
     def run(name: str) -> Iterator[measuring.Columns]:
         yield {"variant": name, "procs": options.procs, "size": options.size} | builds.measure(todo[name])
@@ -125,7 +124,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--ffcv-python", type=Path, help="the interpreter of an environment with FFCV")
+    arguments.add_argument("--ffcv-python", type=Path, help="interpreter of an environment with FFCV")
     arguments.add_argument("--images", type=int, default=10_000)
     arguments.add_argument("--procs", type=int, default=2)
     arguments.add_argument("--size", type=int, default=256)

@@ -1,10 +1,10 @@
-"""How well `presize build --dry-run` predicts the build.
+"""Compare the predictions of `presize build --dry-run` with the builds.
 
     python benchmarks/building/estimate.py PHOTOS
 
-Makes three folders of the JPEGs below PHOTOS: hard links to them; some of them enlarged to 12 megapixels; small
-files of several formats, a few of which are broken or not images. For each it runs the dry run and then the build,
-once a round, in random order. Prints a table; asserts nothing.
+Makes three folders from the JPEGs below PHOTOS: hard links to them; some of them enlarged to 12 megapixels; small files
+of several formats, a few of which are broken or not images. Runs the dry run and then the build of each folder once per
+round, in random order. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SMALL_FORMATS = ("png", "jpg", "webp", "png", "bmp")
 
 
 def large(photos: list[Path], work: Path) -> Path:
-    """12-megapixel JPEGs of quality 92, 4:2:0, as cameras write them, with six links to each."""
+    """Create 12-megapixel JPEGs of quality 92, 4:2:0, as cameras write them, with six links to each."""
     made = work / f"large-{_LARGE_FILES}"
     if not made.exists():
         unfinished = _fresh(made.with_name("unfinished"))
@@ -49,7 +49,7 @@ def large(photos: list[Path], work: Path) -> Path:
 
 
 def small(photos: list[Path], work: Path) -> Path:
-    """Photographs of 48 to 320 px along the longer side; one file in 50 is truncated, one in 50 is a text file."""
+    """Create images of 48 to 320 px along the longer side; one file in 50 is truncated, one in 50 is a text file."""
     made = work / f"small-{_SMALL_FILES}"
     if made.exists():
         return made
@@ -76,7 +76,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def measure(name: str, source: Path, options: argparse.Namespace) -> Iterator[measuring.Columns]:
-    """One dry run and the build that it predicts."""
+    """Measure a dry run and the build that it predicts."""
     for path in source.rglob("*"):
         if path.is_file():
             path.read_bytes()  # into the page cache
@@ -112,8 +112,8 @@ def measure(name: str, source: Path, options: argparse.Namespace) -> Iterator[me
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """The ratios are predicted to actual."""
-    heads = ["folder", "files", "tried, in s", "size, MB: predicted", "actual", "ratio", "time, s: predicted", "actual"]
+    """Format the table. Ratios are predicted to actual."""
+    heads = ["folder", "files", "tried, s", "size, MB: predicted", "actual", "ratio", "time, s: predicted", "actual"]
     lines = []
     for name in _FOLDERS:
         mine = rates.select(rows, folder=name)
@@ -157,7 +157,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--images", type=int, default=4000, help="links to the photographs as they are")
+    arguments.add_argument("--images", type=int, default=4000, help="links to unchanged photographs")
     arguments.add_argument("--procs", type=int, default=2)
     arguments.add_argument("--size", type=int, default=256)
     measuring.run(arguments, measure_all, summary, minutes=2)

@@ -1,16 +1,16 @@
-"""How many records a second come in from tar shards, an LMDB and Parquet, and from the same images as files.
+"""Compare the speed of builds from tar shards, an LMDB, Parquet, and the same images as files.
 
     python benchmarks/building/imports.py PHOTOS
 
-The JPEGs below PHOTOS are made smaller, to about 30 kB each, and written over and over into a folder, tar shards, an
-LMDB and a Parquet file of 25,000 images each, which then stand in the source several times, as links: so that sources
-and dataset fit into memory. `presize build --size keep` copies them into a dataset with one process, once a round each,
-in random order; and so does a loop that does nothing but what the format asks of whatever writes it: it reads the
-records, computes the CRC-32 of each and the SHA-256 of all, and writes them. Prints a table; asserts nothing.
+Shrinks the JPEGs below PHOTOS to about 30 kB each, and writes 25,000 images into a folder, tar shards, an LMDB and a
+Parquet file. Each source links to these several times, so that sources and dataset fit into memory. `presize build
+--size keep` copies each source into a dataset with one process, once per round, in random order. The limit is a loop
+that does only what the format requires: it reads the records, computes the CRC-32 of each and the SHA-256 of all, and
+writes them. Prints a table; asserts nothing.
 
-A virtual machine may give memory that has been free for some seconds back to its host, and getting a page again takes
-longer than writing it. So each run is handed memory that the machine still has, a file in --work that is cut shorter as
-the dataset grows; without it the host would be measured. Put --work where files lie in memory, such as /dev/shm.
+A virtual machine may return free memory to its host after some seconds, and getting a page back takes longer than
+writing it. So that the host is not measured, a file in --work holds memory, and shrinks while the dataset grows. Put
+--work on a file system in memory, such as /dev/shm.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _HELD_AT_ONCE = 1 << 24
 _AHEAD_BYTES = 1 << 30
 _GIVE_EVERY_S = 0.2
 _STORED = 1.15
-"""Bytes of a shard for each of its records: at most."""
+"""Maximal bytes of a shard per byte of its records."""
 _KEYS = {"lmdb": ["--keys", "image-{:09d}"]}
 
 
 def small(photo: Path) -> bytes:
-    """A photograph as a JPEG of about 30 kB."""
+    """Return a photograph as a JPEG of about 30 kB."""
     with Image.open(photo) as image:
         image.thumbnail((_LONG_SIDE, _LONG_SIDE))
         buffer = io.BytesIO()
@@ -112,14 +112,14 @@ _WRITERS = {"folder": write_folder, "tar": write_tars, "lmdb": write_lmdb, "parq
 
 
 def write_links(part: Path, place: Path, times: int) -> None:
-    """Folders in `place` that hold the files of `part` once each."""
+    """Create `times` folders in `place`, each with links to the files of `part`."""
     for number in range(times):
         shutil.copytree(part, place / f"{number:02d}", copy_function=os.link)
 
 
 @contextmanager
 def memory_at_hand(work: Path, nbytes: int) -> Iterator[None]:
-    """Hold `nbytes` of files below `work`, and free as many of them as others there come to have, and some ahead."""
+    """Hold `nbytes` in a file below `work`; free as many bytes as the run writes, and some in advance."""
     held = work / "held"
     with open(held, "wb", buffering=0) as file:
         for _ in range(nbytes // _HELD_AT_ONCE):
@@ -142,7 +142,7 @@ def _give(held: Path, work: Path, nbytes: int) -> None:
 
 
 def _written(work: Path) -> int:
-    """The bytes of what runs write."""
+    """Return the bytes that the current run has written."""
     found = 0
     for out in (work / "out", work / "limit"):
         for path in (out, *out.rglob("*")):
@@ -152,7 +152,7 @@ def _written(work: Path) -> int:
 
 
 def limit(tars: Path, out: Path, images: int) -> measuring.Columns:
-    """What no program that writes the format can do without: see the docstring of this script."""
+    """Measure the limit: see the docstring of this script."""
     paths = sorted(tars.rglob("*.tar"))
     nbytes = sum(path.stat().st_size for path in paths) // images
     meter, begin_s, cpu_s = processes.Meter(), time.perf_counter(), time.process_time()
@@ -238,14 +238,14 @@ def measure_all(options: argparse.Namespace) -> None:
 
     runs = {name: partial(run, name) for name in _WRITERS} | {"limit": run_limit}
     for each in runs.values():
-        next(each())  # from here on all that is read and imported is in the page cache
+        next(each())  # fills the page cache
     measuring.in_rounds(runs, options, conditions(photos[:_PHOTOS]) | machine(options.work))
 
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--images", type=int, default=300_000, help="a multiple of 25,000; 300,000 by default")
-    arguments.add_argument("--target", default="keep", metavar="SIZE", help="the --size of the builds; keep by default")
+    arguments.add_argument("--images", type=int, default=300_000, help="a multiple of 25,000 (default: 300,000)")
+    arguments.add_argument("--target", default="keep", metavar="SIZE", help="the --size of the builds (default: keep)")
     measuring.run(arguments, measure_all, summary, minutes=15)
 
 

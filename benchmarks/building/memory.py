@@ -1,4 +1,4 @@
-"""The private memory of a build worker, with photographs of 2, 12 and 50 megapixels; of two versions of presize.
+"""Measure the private memory of a build worker of two presize versions, on photographs of 2, 12 and 50 megapixels.
 
     python benchmarks/building/memory.py PHOTOS --before OTHER_ENV/bin/presize
 
@@ -25,12 +25,12 @@ from shared import builds, measuring, rates
 from shared.conditions import find_photos, machine
 
 _PHOTOS = {2: 200, 12: 60, 50: 20}
-"""How many there are of so many megapixels."""
+"""Number of photographs by megapixels."""
 _SIZES = (256, 1024)
 
 
 def make_photos(photos: list[Path], root: Path) -> dict[int, Path]:
-    """A folder for each number of megapixels; 50 are four times the mosaic of 12."""
+    """Create a folder for each number of megapixels. 50 megapixels are four times the mosaic of 12."""
     pixels = mosaic(random.Random(0).choices(photos, k=81))
     shown = {2: pixels[:1224, :1632], 12: pixels, 50: np.tile(pixels, (2, 2, 1))}
     for megapixels, count in _PHOTOS.items():
@@ -69,7 +69,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--before", type=Path, help="the command of another version")
+    arguments.add_argument("--before", type=Path, help="the command `presize` of another version")
     measuring.run(arguments, measure_all, summary)
 
 

@@ -1,9 +1,9 @@
-"""Photographs of 12 megapixels, for benchmarks: mosaics of small ones, which have detail down to the pixel.
+"""Create 12-megapixel photographs for benchmarks: mosaics of small ones, with detail down to the pixel.
 
     python benchmarks/building/mosaics.py PHOTOS OUT
 
-An enlarged photograph would be smooth, and fast to decode. Each mosaic is a JPEG of 4032×3024 pixels, 4:2:0: 3 MB at
-quality 85, 4 MB at 90, as phones write them.
+Enlarged photographs would be smooth, and faster to decode. Each mosaic is a JPEG of 4032×3024 pixels, 4:2:0: 3 MB at
+quality 85, 4 MB at 90, like the files of phones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TILE_HEIGHT, _TILE_WIDTH = 336, 448
 
 
 def mosaic(photos: list[Path]) -> npt.NDArray[np.uint8]:
-    """The centres of the photographs side by side; one that is too small is mirrored at its edges."""
+    """Tile the centres of the photographs. Small photographs are padded by mirroring at their edges."""
     pixels = np.empty((_HEIGHT, _WIDTH, 3), np.uint8)
     places = ((top, left) for top in range(0, _HEIGHT, _TILE_HEIGHT) for left in range(0, _WIDTH, _TILE_WIDTH))
     for photo, (top, left) in zip(photos, places, strict=True):

@@ -1,9 +1,9 @@
-"""What a build does around each image beside making its record: a watchdog, so that one image cannot end it, and a
-checksum of the source; the default, CRC-32, and what it could be instead.
+"""Measure a build's overheads per image: the watchdog against crashes, and the CRC-32 of the source or other hashes.
 
     python benchmarks/building/overheads.py PHOTOS
 
-One process, from memory, CPU time; all take turns within each round. Prints a table; asserts nothing.
+Runs in one process, from memory. All variants take turns within each round. Prints a table of CPU times; asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def only_watchdog(watchdog: Watchdog, _: bytes) -> None:
 
 
 def microseconds(do: Callable[[bytes], object], images: list[bytes]) -> float:
-    """CPU time per image."""
+    """Return the CPU time per image."""
     start = time.process_time()
     for image in images:
         do(image)
@@ -91,7 +91,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
-    arguments.add_argument("--images", type=int, default=400, help="at most")
+    arguments.add_argument("--images", type=int, default=400, help="maximal number of images")
     measuring.run(arguments, measure_all, summary, minutes=1)
 
 

@@ -1,13 +1,15 @@
-"""What a mask beside each image adds to a build, against the time that its own pixels take.
+"""Compare builds of images with masks with builds of the images, plus the time to transcode the masks.
 
     python benchmarks/building/pairs.py PHOTOS
 
-Each photograph gets a palette PNG of its size, of areas as a segmentation has them. A round is one shard of a build of
-the photographs alone, the same shard of a build with masks, and the masks of its samples alone, which are read,
-decoded, resized and encoded without any build; in random order, in this process, since processes and minutes differ by
-more than what is asked for. The same once more with builds by the command, with one worker, and with the masks alone in
-a process of their own, less the start-up of the same round: of two photographs. Times are CPU seconds. Prints a table;
-asserts nothing.
+Each photograph gets a palette PNG of its size, with areas like those of a segmentation. In each round, in random order:
+
+- one shard of a build of the photographs, the same shard of a build with masks, and its masks read, decoded, resized
+  and encoded without a build; all in this process, because processes and minutes differ by more than the result;
+- `presize build` of both with one worker, and the masks in a separate process, minus the start-up of the same round, a
+  build of two photographs.
+
+Times are CPU seconds. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ from shared import builds, measuring, processes, rates
 from shared.conditions import conditions, find_photos
 
 _AREA = 40
-"""The mean side of an area of one class, in pixels."""
+"""Mean side of an area of one class, in pixels."""
 _BUILD, _START = 2000, 2
-"""Photographs in a whole build, and in one that is all start-up."""
+"""Photographs in a whole build, and in one that measures start-up."""
 
 
 def make_pairs(photos: list[Path], root: Path, images: int) -> Path:
-    """A folder with `images` hard links to `photos` and to a mask of each; made once."""
+    """Create a folder with `images` hard links to `photos` and to their masks, unless it exists."""
     if root.exists():
         return root
     unfinished = root.with_suffix(".tmp")
@@ -65,7 +67,7 @@ def make_pairs(photos: list[Path], root: Path, images: int) -> Path:
 
 
 def save_mask(path: Path, height: int, width: int, seed: int) -> None:
-    """Areas around random points, each of one of 21 classes, as a palette PNG."""
+    """Write a palette PNG of areas around random points, in 21 classes."""
     rng = np.random.default_rng(seed)
     points = rng.random((max(height * width // _AREA**2, 1), 2)) * (height, width)
     rows, columns = np.mgrid[0:height:4, 0:width:4]
@@ -77,7 +79,7 @@ def save_mask(path: Path, height: int, width: int, seed: int) -> None:
 
 
 def tasks(source: Path, out: Path, options: BuildOptions) -> list[Task]:
-    """One for each shard of a build into `out`, which is begun anew."""
+    """Return the tasks of a new build into `out`, one per shard."""
     shutil.rmtree(out, ignore_errors=True)
     todo = plan_build(source, options, SourceOptions(labels="none"))
     place = OutputDir.of(out, options.image.sizes)
@@ -97,8 +99,8 @@ def masks_alone(source: Path, names: list[str], options: ImageOptions) -> None:
 
 
 def all_masks_alone(options: argparse.Namespace) -> None:
-    """So many of a folder of pairs, in this process, which prints how many, and how long it took. All are planned: that
-    is in the start-up, too."""
+    """Transcode options.masks_alone masks of a folder of pairs in this process, and print their number and the seconds.
+    The time includes planning all of them, as start-up does."""
     begun = time.perf_counter()
     mask = Companion("mask", "masks/{stem}.png")
     alone = ImageOptions(sizes=(Size.parse(options.target),))
@@ -123,7 +125,7 @@ def summary(rows: list[rates.Row]) -> str:
     for images, masks, pairs in (of_shards, of_builds):
         ratios = [pair / (image + mask) for image, mask, pair in zip(images, masks, pairs, strict=True)]
         columns.append([*(rates.spread(each, ",.0f") for each in (images, masks, pairs)), rates.spread(ratios, ".3f")])
-    names = ("images", "their masks alone, the pixels", "pairs", "pairs, of the sum of both")
+    names = ("images", "transcoding their masks", "pairs", "pairs, relative to the sum of both")
     first, build = rates.select(rows, variant="images")[0], rates.select(rows, variant="images_of_build")[0]
     return "\n".join(
         [
@@ -178,7 +180,7 @@ def measure_all(options: argparse.Namespace) -> None:
         yield {"variant": name, "target": options.target, **counted, "other_cpu": round(meter.other_cpu(), 3)}
 
     for name in todo:
-        next(run(name))  # from here on all that is imported is in memory
+        next(run(name))  # imports everything
     variants = {
         **{name: partial(run, name) for name in todo},
         **{name: partial(run_build, name) for name in builds_of},
@@ -189,8 +191,8 @@ def measure_all(options: argparse.Namespace) -> None:
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=15)
     arguments.add_argument("--images", type=int, default=2300)
-    arguments.add_argument("--masks-alone", type=int, metavar="N", help="for the script itself")
-    arguments.add_argument("--target", default="256", metavar="SIZE", help="the --size of the builds; 256 by default")
+    arguments.add_argument("--masks-alone", type=int, metavar="N", help="internal")
+    arguments.add_argument("--target", default="256", metavar="SIZE", help="the --size of the builds (default: 256)")
     if "--masks-alone" in sys.argv:
         all_masks_alone(arguments.parse_args())
         return

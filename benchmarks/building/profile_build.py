@@ -1,9 +1,9 @@
-"""Where the microseconds of one image go, in a build by one process.
+"""Profile a build in one process: time per image by stage.
 
     python benchmarks/building/profile_build.py PHOTOS
 
-Runs presize.builder.run.build_dataset with a clock around the functions below. A stage is charged with its own time,
-without the stages inside it. The clock takes about 3 µs a call, most of which is charged to the enclosing stage.
+Runs presize.builder.run.build_dataset with a clock around the functions below. The time of a stage excludes the stages
+inside it. The clock takes about 3 µs per call, most of which counts for the enclosing stage.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "rest of the task": [(executor, "write_shard")],
     "index and manifest": [(run, "publish"), (output_dir, "publish_manifest")],
 }
-"""What is timed: each function in the module where it is looked up."""
+"""The timed functions of each stage, in the module where they are looked up."""
 
 
 class Times(NamedTuple):
@@ -85,15 +85,15 @@ class Times(NamedTuple):
 
 
 class Stopwatch:
-    """Times and calls by stage, each without the stages inside it. For one thread.
+    """Times and calls by stage, for one thread. Times exclude the stages inside.
 
-    Both wall time and CPU time: where the first is larger, the stage waited for the disk, or for a busy machine.
+    Where the wall time exceeds the CPU time, the stage waited for the disk, or for a busy machine.
     """
 
     def __init__(self) -> None:
         self.times: dict[str, Times] = {}
         self.calls: dict[str, int] = {}
-        self._inside: list[Times] = []  # for each stage that is open, the time of the stages inside it
+        self._inside: list[Times] = []  # for each open stage, the time of the stages inside it
 
     def around(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         self.times.setdefault(stage, Times())
@@ -138,7 +138,7 @@ def main() -> None:
     size = options.Size(arguments.size, arguments.size)
     wanted = options.BuildOptions(options.ImageOptions(sizes=(size,)))
     out = arguments.work / "profile"
-    for _ in range(2):  # the first imports, and warms the page cache
+    for _ in range(2):  # the first run imports, and warms the page cache
         shutil.rmtree(out, ignore_errors=True)
         os.sync()
         with timed_stages() as stopwatch:
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def table(stopwatch: Stopwatch, whole: Times, samples: int) -> str:
-    """In microseconds per sample, also for a stage that not every sample passes."""
+    """Format microseconds per sample, counting all samples also for stages that only some pass."""
     rest = whole
     for times in stopwatch.times.values():
         rest -= times

@@ -1,11 +1,11 @@
-"""What progressive JPEGs cost a build, and so what a faster decoder of them could save.
+"""Measure the cost of progressive JPEGs for a build, an upper bound of what a faster decoder could save.
 
     python benchmarks/building/progressive.py PHOTOS
 
-The JPEGs below PHOTOS are written again in three folders, with the same coefficients in each: all baseline, every fifth
-progressive, all progressive. Each folder is built once a round, in random order, with two processes and the page cache
-warm. presize decodes baseline JPEGs itself and leaves progressive ones to libjpeg-turbo: if it decoded them as fast, no
-folder would take less time than the first. Prints a table; asserts nothing.
+Encodes the JPEGs below PHOTOS again into three folders with the same coefficients: all baseline, every fifth
+progressive, all progressive. Builds each folder once per round, in random order, with two processes and the page cache
+warm. presize decodes baseline JPEGs itself and progressive ones by libjpeg-turbo: with a decoder as fast for both, all
+folders would take the time of the first. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shared import builds, measuring, rates
 from shared.conditions import conditions, find_photos
 
 _EVERY = {"baseline": 0, "fifth": 5, "progressive": 1}
-"""Each so many photographs one is progressive; 0 for none."""
+"""One photograph in this many is progressive; 0 means none."""
 _WORDS = {
     "baseline": "all baseline",
     "fifth": "every fifth progressive",
@@ -35,7 +35,7 @@ _WORDS = {
 
 
 def write_tree(photos: list[Path], root: Path, every: int) -> Path:
-    """The photographs in class folders; made once."""
+    """Write the photographs into class folders, unless `root` exists."""
     if root.exists():
         return root
     unfinished = root.with_suffix(".tmp")
@@ -90,7 +90,7 @@ def measure_all(options: argparse.Namespace) -> None:
         yield {"variant": variant} | builds.measure(build)
 
     for variant in trees:
-        next(run(variant))  # from here on all that is read and imported is in the page cache
+        next(run(variant))  # fills the page cache
     measuring.in_rounds({variant: partial(run, variant) for variant in trees}, options, conditions(photos))
 
 

@@ -1,9 +1,9 @@
-"""What an image costs in builds of a thousand to a hundred thousand.
+"""Measure the time per image of builds of a thousand to a hundred thousand images.
 
     python benchmarks/building/scale.py PHOTOS
 
-Builds hard links to the JPEGs below PHOTOS, once a round for each number of them, in random order, with the page
-cache warm. Prints a table; asserts nothing.
+Builds hard links to the JPEGs below PHOTOS, each number of images once per round, in random order, with the page cache
+warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _COUNTS = (1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 def microseconds(rows: list[rates.Row], less_start_up: bool = False) -> dict[int, list[float]]:
-    """For each number of images the time of the whole command per image; less that of a build of a few images, if
-    asked for."""
+    """Return the time of the whole command per image, by number of images, optionally minus the median start-up."""
     start_up = median(start_up_s(rows)) if less_start_up else 0.0
     built = rates.select(rows, variant=BUILD)
     return {
@@ -69,7 +68,7 @@ def measure_all(options: argparse.Namespace) -> None:
         where = {"variant": START_UP if count == few else BUILD, "procs": options.procs, "size": options.size}
         yield where | builds.measure(builds.presize_build(todo[count], options.work / "out", *asked))
 
-    next(build(few))  # from here on its byte code and libraries are in the page cache
+    next(build(few))  # brings byte code and libraries into the page cache
     measuring.in_rounds({f"{count} images": partial(build, count) for count in todo}, options, conditions(photos))
 
 

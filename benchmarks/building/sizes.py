@@ -1,8 +1,8 @@
-"""What a second size costs when both come from one decode.
+"""Measure the cost of a second size from the same decode.
 
     python benchmarks/building/sizes.py PHOTOS
 
-Builds hard links to the JPEGs below PHOTOS at 256 px, at 160 px, and at both in one build, once a round, in random
+Builds hard links to the JPEGs below PHOTOS at 256 px, at 160 px, and at both in one build, once per round, in random
 order. Prints a table; asserts nothing.
 """
 
@@ -54,7 +54,7 @@ def measure_all(options: argparse.Namespace) -> None:
         yield {"variant": name, "procs": options.procs} | builds.measure(builds.Variant(command, out))
 
     facts = conditions(sorted(tree.rglob("*.jpg")))
-    next(run(_BASE))  # from here on all that is read and imported is in the page cache
+    next(run(_BASE))  # fills the page cache
     measuring.in_rounds({name: partial(run, name) for name in _VARIANTS}, options, facts)
 
 

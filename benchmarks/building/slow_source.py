@@ -1,9 +1,9 @@
-"""What reading ahead gains where the source is slow, and that it costs nothing where it is not.
+"""Measure the gain of reading ahead from slow sources, and its cost with fast ones.
 
     python benchmarks/building/slow_source.py PHOTOS
 
-Builds hard links to the JPEGs below PHOTOS in one process: with the files in the page cache, with none of them there,
-and with 5 ms before each read, as over a network; each reading ahead and in turn. Prints a table; asserts nothing.
+Builds hard links to the JPEGs below PHOTOS in one process: from the page cache, from the disk, and with 5 ms before
+each read, as over a network; each reading ahead and in turn. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from shared.conditions import conditions, find_photos
 _SOURCES = {"page cache": 0.0, "disk": 0.0, "5 ms before each read": 0.005}
 """Seconds before each read."""
 _WAYS = {"in turn": math.inf, "ahead": source_files.SLOW_S}
-"""From how many seconds a file on others are read ahead."""
+"""Seconds per file from which files are read ahead."""
 
 
 def evict(tree: Path) -> None:
-    """Take the files out of the page cache. The kernel does it for files that are on the disk."""
+    """Drop the files from the page cache, after writing them to disk: the kernel keeps dirty pages."""
     os.sync()
     for path in tree.rglob("*.jpg"):
         with path.open("rb") as file:
@@ -81,7 +81,7 @@ def measure_all(options: argparse.Namespace) -> None:
     images = min(options.images, len(photos))
     tree = builds.link_tree(photos, options.work, images)
     facts = conditions(sorted(tree.rglob("*.jpg")))
-    seconds(tree, options.work / "out", "page cache", "in turn")  # what is imported is so from here on
+    seconds(tree, options.work / "out", "page cache", "in turn")  # imports everything
 
     def measure(source: str, way: str) -> Iterator[measuring.Columns]:
         rate = round(images / seconds(tree, options.work / "out", source, way), 1)
@@ -94,7 +94,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--images", type=int, default=1000, help="no more than there are photographs")
+    arguments.add_argument("--images", type=int, default=1000, help="at most the number of photographs")
     measuring.run(arguments, measure_all, summary, minutes=2)
 
 

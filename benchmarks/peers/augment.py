@@ -1,7 +1,7 @@
-"""Random resized crop and flip on the CPU, by one library, in a DataLoader, for several sizes of a batch.
+"""Random resized crop and flip on the CPU, by one library, in a DataLoader, for several batch sizes.
 
-Each library decodes as its own examples do: torchvision's transforms get Pillow's images, albumentations gets OpenCV's
-arrays, presize its own decoder's. What is cut before it is decoded, and what after, is in LIBRARIES.
+Each library decodes as in its own examples: torchvision's transforms get images from Pillow, albumentations gets arrays
+from OpenCV, presize decodes itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Files(Dataset[tuple[torch.Tensor, int]]):
-    """Of each file what `augment` makes of its bytes: uint8 (3, 224, 224)."""
+    """Files transformed by `augment`, from bytes to uint8 (3, 224, 224)."""
 
     def __init__(self, names: list[str], augment: Callable[[bytes], torch.Tensor]) -> None:
         self.names, self.augment = names, augment
@@ -38,7 +38,7 @@ def torchvision(options: Any) -> Callable[..., Any]:
 
 
 def albumentations(options: Any) -> Callable[..., Any]:
-    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # importing it would ask the network for a newer one
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # or the import checks the network for a new version
     import albumentations
     import cv2
     import numpy as np
@@ -62,14 +62,14 @@ def albumentations(options: Any) -> Callable[..., Any]:
 
 
 def fused(options: Any) -> Callable[..., Any]:
-    """LMDB: the tiles under a crop are decoded, and nothing else."""
+    """Load from LMDB, decoding only the tiles under a crop."""
     from presize.datasets import LMDBDataset, RandomResizedCrop
 
     return plain_loader(LMDBDataset(options.folder, decode="tensor", crop=RandomResizedCrop(CROP_SIZE), flip=0.5))
 
 
 def unfused(options: Any) -> Callable[..., Any]:
-    """The same crops by the same functions, after the whole file was decoded."""
+    """Load from files, which are decoded in full and then cropped by the same functions."""
     from presize.datasets import RandomResizedCrop
     from presize.datasets.timing.variants import CroppedFolder
 
@@ -91,13 +91,13 @@ LIBRARIES = {
     "presize": (fused, ("presize", "simplejpeg", "opencv-python-headless", "torch")),
     "presize-after": (unfused, ("presize", "simplejpeg", "opencv-python-headless", "torch")),
 }
-"""How a loader is made of options, and the packages whose versions go with it."""
+"""Functions that load by a library, and the packages whose versions are reported."""
 
 
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("library", choices=LIBRARIES)
-    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 32, 128, 256], help="run in this order")
+    arguments.add_argument("--batches", type=int, nargs="+", default=[1, 32, 128, 256], help="batch sizes in order")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     make, packages = LIBRARIES[options.library]
@@ -110,7 +110,7 @@ def main() -> None:
     for batch in options.batches:
         loader = load(batch, num_workers=options.workers, persistent_workers=True, drop_last=True)
         options.batch = batch
-        for number, images in enumerate(loader):  # an epoch that starts the workers
+        for number, images in enumerate(loader):  # warm-up: starts the workers
             if number == 0:
                 check(images, options)
         epoch = time_epoch(loader)

@@ -1,8 +1,8 @@
-"""The codec limit: decode at full size, encode at the target size, and nothing between or after.
+"""The codec limit: decode at full size and encode at the target size, without resizing or writing.
 
-No build that decodes and encodes with libjpeg-turbo can be faster, except by decoding less. What is
-encoded is the corner of the photograph, at the size that a resized image would have. The clock starts
-when every worker has imported its codec and done its first images.
+No build that decodes and encodes with libjpeg-turbo can be faster, except by decoding less. The script encodes the
+corner of the photograph, with the size of the resized image. The clock starts after every worker has imported its codec
+and finished its first images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IMAGES_A_JOB = 50
 
 
 def transcode(names: list[str], size: int, quality: int) -> int:
-    """Returns how many of the files the decoder took."""
+    """Decode and encode the files; return the number of files that could be decoded."""
     done = 0
     for name in names:
         with open(name, "rb", buffering=0) as file:

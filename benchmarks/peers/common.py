@@ -1,4 +1,4 @@
-"""What the scripts here share: their arguments, the list of images, and the one JSON line they print."""
+"""Common parts of the building scripts: arguments, the list of images, and the line of JSON that they print."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def jpegs(folder: Path) -> list[str]:
-    """All JPEGs below `folder`, by path."""
+    """Return all JPEGs below `folder`, sorted by path."""
     return sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
 
 
 def shrunk(width: int, height: int, size: int) -> tuple[int, int]:
-    """Width and height once the shorter side is `size`; images that are smaller stay as they are."""
+    """Return width and height after shrinking the shorter side to `size`; smaller images keep theirs."""
     short = min(width, height)
     return (width, height) if short <= size else (width * size // short, height * size // short)
 

@@ -1,7 +1,7 @@
-"""Decode in full: simplejpeg on every stored JPEG, and nothing else. No crop, no resize, no batch.
+"""The decode limit: simplejpeg decodes every stored JPEG in full. No crop, no resize, no batch.
 
-The files are in memory before the clock starts, each process decodes its share into one buffer that it
-keeps. A loader that decodes whole images with libjpeg-turbo cannot be faster.
+The files are read before the clock starts. Each process decodes its share into one reused buffer. No loader that
+decodes whole images with libjpeg-turbo can be faster.
 """
 
 from __future__ import annotations

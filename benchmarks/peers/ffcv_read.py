@@ -1,8 +1,8 @@
-"""FFCV: its Loader over a file that its DatasetWriter makes of the presized JPEGs.
+"""FFCV's Loader over a file that its DatasetWriter writes from the presized JPEGs.
 
-FFCV's image field takes pixels and compresses them itself. `--stored same` hands it the bytes of the
-JPEG instead, so that it decodes what the others decode; the decoder is FFCV's own. `--stored own` lets it
-compress the pixels a second time, at quality 90; `--stored raw` stores the pixels.
+FFCV's image field takes pixels and compresses them itself. `--stored same` stores the bytes of the JPEG instead, so
+that FFCV decodes the same JPEGs as the others, with its own decoder. `--stored own` lets it compress the pixels a
+second time, at quality 90; `--stored raw` stores the pixels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from PIL import Image
 
 
 class StoredJPEGField(RGBImageField):
-    """An image field that keeps a JPEG as it comes; read back as any other image."""
+    """An image field that stores the bytes of a JPEG unchanged; FFCV reads them like any other image."""
 
     def encode(self, destination: Any, image: bytes, malloc: Any) -> None:
         width, height = Image.open(io.BytesIO(image)).size
@@ -36,7 +36,7 @@ class StoredJPEGField(RGBImageField):
 
 
 class Samples:
-    """Each file's bytes, or its pixels, with a label."""
+    """Bytes or pixels of each file, with a label."""
 
     def __init__(self, names: list[str], pixels: bool) -> None:
         self.names, self.pixels = names, pixels

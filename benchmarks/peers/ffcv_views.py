@@ -1,6 +1,5 @@
-"""FFCV-SSL, the fork of FFCV that makes several views of one field (`custom_field_mapper`): its Loader over the file
-that ffcv_read.py writes of the presized JPEGs.
-"""
+"""The Loader of FFCV-SSL, a fork of FFCV for several views of one field (`custom_field_mapper`), over the file that
+ffcv_read.py writes from the presized JPEGs."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def loader(options: Any) -> Any:
 
 def main() -> None:
     arguments = with_store(parser(__doc__ or ""))
-    arguments.add_argument("--views", required=True, help="JSON: [[side, [low, high], how many], ...]")
+    arguments.add_argument("--views", required=True, help="JSON: [[side, [low, high], count], ...]")
     arguments.set_defaults(stored="same")
     options = arguments.parse_args()
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """FFCV's DatasetWriter: Pillow decodes, FFCV resizes (OpenCV area) and compresses, into one .beton.
 
-FFCV bounds the longer side of an image. The bound is the one by which as many pixels are stored in all as by
-a shorter side of --size, so that the encoders have the same work. Timed without imports and the choice of the bound.
+FFCV limits the longer side of an image. The script chooses the limit that stores as many pixels in total as a shorter
+side of --size, so that the encoders have the same work. Timed without imports and without this choice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Photographs:
 
 
 def longer_side(names: list[str], size: int) -> int:
-    """The bound of the longer side that stores most nearly as many pixels as a shorter side of `size`."""
+    """Return the limit of the longer side that stores about as many pixels as a shorter side of `size`."""
     sides = []
     for name in names:
         with Image.open(name) as file:

@@ -1,4 +1,4 @@
-"""A folder of JPEGs in a DataLoader, as ImageFolder reads it: Pillow and torchvision's transforms."""
+"""A folder of JPEGs in a DataLoader, read like ImageFolder: Pillow and torchvision's transforms."""
 
 from __future__ import annotations
 

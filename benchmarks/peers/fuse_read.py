@@ -1,5 +1,5 @@
-"""The training script of torchvision's references on the CPU: float32 batches of random resized crops, mirrored and
-normalized by torchvision v2, from ImageFolder and from LMDBDataset, as it is and with fuse=True."""
+"""The transforms of torchvision's reference training script on the CPU: float32 batches of random resized crops,
+mirrored and normalized by torchvision v2, from ImageFolder and from LMDBDataset, without and with fuse=True."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
 
 PACKAGES = ("torch", "torchvision", "pillow", "presize")
 _WARM_UP = 4
-"""Epochs before those that are timed: they start the workers and bring in the memory of batches, 77 MB each."""
+"""Untimed epochs that start the workers and allocate the memory of batches, 77 MB each."""
 _STAGED = 192
-"""Images that stages() takes."""
+"""Images that stages() times."""
 
 _TRANSFORM = v2.Compose(
     [
@@ -63,8 +63,8 @@ VARIANTS: dict[str, Callable[[Any], Iterable[Any]]] = {
 
 
 def stages(folder: Path, kind: str) -> dict[str, float]:
-    """CPU milliseconds an image of each stage, in one process. For LMDB, decoding is part of the crop, which only then
-    says what is needed."""
+    """Return the CPU milliseconds per image of each stage, in one process. With LMDB, decoding is part of the crop,
+    which determines the pixels to decode."""
     torch.set_num_threads(1)
     data: Any = ImageFolder(folder) if kind == "folder" else LMDBDataset(folder, transform=lambda image: image)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))[:_STAGED].tolist()
@@ -87,7 +87,7 @@ def stages(folder: Path, kind: str) -> dict[str, float]:
 
 
 def warm_up(batches: Iterable[Any], options: Any) -> None:
-    """Read a few epochs, and check what comes. In a function of its own, so that no batch is held afterwards."""
+    """Read a few epochs, and check their batches. A separate function, so that no reference to a batch remains."""
     expected = torch.uint8 if options.variant == "uint8" else torch.float32
     for images, _ in chain.from_iterable(repeat(batches, _WARM_UP)):
         if images.shape != (options.batch, 3, CROP_SIZE, CROP_SIZE) or images.dtype != expected:

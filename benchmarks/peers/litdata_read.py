@@ -1,4 +1,4 @@
-"""LitData: chunks of the presized JPEGs on the local disk, in its StreamingDataLoader."""
+"""LitData's StreamingDataLoader over chunks of the presized JPEGs on the local disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the reading scripts share: their arguments, the clock, and the one JSON line they print.
+"""Common parts of the reading scripts: arguments, the clock, and the line of JSON that they print.
 
-Every loader delivers batches of 128 uint8 images of 224×224, each a random part of a stored image (8 to
-100 % of its area, 3:4 to 4:3, enlarged or shrunk to 224) that is mirrored with probability 1/2.
+Every loader yields batches of 128 uint8 images of 224×224, each a random crop of a stored image (8 to 100 % of its
+area, aspect ratio 3:4 to 4:3), resized, and mirrored with probability 1/2.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _SHAPES = {(3, CROP_SIZE, CROP_SIZE), (CROP_SIZE, CROP_SIZE, 3)}
 
 def parser(description: str) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=description)
-    arguments.add_argument("folder", type=Path, help="what is read: searched recursively for JPEGs")
+    arguments.add_argument("folder", type=Path, help="searched recursively for JPEGs")
     arguments.add_argument("--images", type=int, default=None, metavar="N", help="read N of them, drawn at random")
     arguments.add_argument("--workers", type=int, default=2, help="processes or threads that load")
     arguments.add_argument("--batch", type=int, default=128)
-    arguments.add_argument("--epochs", type=int, default=2, help="that are timed, after one that is not")
+    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs, after one untimed epoch")
     arguments.add_argument("--limit", type=int, default=None, metavar="N", help="end an epoch after N batches")
     return arguments
 
 
 def with_store(arguments: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """For a library that reads files of its own."""
-    arguments.add_argument("--store", type=Path, required=True, help="its files; made if they are not there")
+    """Add the option of a library that reads its own files."""
+    arguments.add_argument("--store", type=Path, required=True, help="the library's files; written if missing")
     return arguments
 
 
 def chosen(options: argparse.Namespace) -> list[str]:
-    """The files to read, the same at each call. Raises SystemExit when they do not fill one batch a worker."""
+    """Return the files to read, the same for each call. Raises SystemExit unless they fill one batch per worker."""
     names = jpegs(options.folder)
     if options.images is not None and options.images < len(names):
         names = sorted(random.Random(0).sample(names, options.images))
     if len(names) < options.batch * options.workers:
-        raise SystemExit(f"{options.folder}: {len(names)} images are no batch of {options.batch} for each worker")
+        raise SystemExit(f"{options.folder}: {len(names)} images do not fill a batch of {options.batch} per worker")
     return names
 
 
@@ -58,7 +58,7 @@ def contents(name: str) -> bytes:
 
 
 def make_once(store: Path, write: Callable[[Path], object]) -> Path:
-    """Call `write` with a path that becomes `store` when it has returned, unless there is one."""
+    """Call `write` with a temporary path and rename it to `store`, unless `store` exists."""
     if not store.exists():
         unfinished = store.with_name(f"unfinished-{store.name}")
         if unfinished.is_dir():
@@ -78,7 +78,7 @@ class Epoch:
 
 
 def time_epoch(loader: Iterable[Any], batches: int | None = None) -> Epoch:
-    """From asking for an iterator until there is no more batch: workers that start count, too."""
+    """Time an epoch from requesting its iterator to its last batch, including the start of workers."""
     images, first_batch_s = 0, 0.0
     start = time.perf_counter()
     for batch in islice(loader, batches):
@@ -88,16 +88,19 @@ def time_epoch(loader: Iterable[Any], batches: int | None = None) -> Epoch:
 
 
 def check(batch: Any, options: argparse.Namespace) -> None:
-    """Raises SystemExit when a batch is not what all variants deliver."""
+    """Raise SystemExit unless a batch has the shape and type of all variants."""
     shape, kind = tuple(batch[0].shape), str(batch[0].dtype).removeprefix("torch.")
     if shape[0] != options.batch or shape[1:] not in _SHAPES or kind != "uint8" or len(batch[1]) != shape[0]:
         raise SystemExit(f"expected {options.batch} uint8 images of {CROP_SIZE}×{CROP_SIZE}, got {kind} {shape}")
 
 
 def run(make_loader: Callable[[], Iterable[Any]], options: argparse.Namespace, *packages: str) -> None:
-    """One epoch to warm up (FFCV compiles in it), then those that are timed; prints the result.
+    """Read one untimed epoch, in which FFCV compiles, then the timed epochs, and print the result.
 
-    packages: those whose versions go with it.
+    Args:
+        make_loader: function that returns the loader.
+        options: options of parser().
+        packages: packages whose versions are reported.
     """
     start = time.perf_counter()
     loader = make_loader()
@@ -113,13 +116,13 @@ class _Checked:
 
     def __iter__(self) -> Any:
         for batch in self.loader:
-            if len(batch[0]) == self.options.batch:  # the last may be smaller
+            if len(batch[0]) == self.options.batch:  # the last batch may be smaller
                 check(batch, self.options)
             yield batch
 
 
 def report(epochs: list[Epoch], start_s: float, packages: Iterable[str]) -> None:
-    """start_s: from before the loader was made until it gave its first batch ever."""
+    """Print the result. `start_s` is the time from before the loader's creation to its first batch."""
     facts = {
         "images": sum(epoch.images for epoch in epochs),
         "seconds": round(sum(epoch.seconds for epoch in epochs), 4),

@@ -1,4 +1,4 @@
-"""How most training scripts turn a stored JPEG into a sample: Pillow decodes, torchvision transforms."""
+"""Random crops as in most training scripts: Pillow decodes, torchvision transforms."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ _transform = v2.Compose(
 
 
 def cropped(value: bytes) -> torch.Tensor:
-    """uint8 (3, 224, 224)."""
+    """Return a random crop, uint8 (3, 224, 224)."""
     image: torch.Tensor = _transform(Image.open(io.BytesIO(value)).convert("RGB"))
     return image

@@ -1,4 +1,4 @@
-"""presize's two ways to read a dataset that `presize build` made: Loader, and LMDBDataset in a DataLoader."""
+"""presize's Loader, or LMDBDataset in a DataLoader, over a dataset of `presize build`."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _WAYS = {"loader": loader, "dataset": dataset}
 def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--way", choices=list(_WAYS), default="loader")
-    arguments.add_argument("--mode", choices=["processes", "threads"], default="processes", help="of the Loader")
-    arguments.add_argument("--device", default="cpu", help="where the Loader's batches go")
+    arguments.add_argument("--mode", choices=["processes", "threads"], default="processes", help="mode of the Loader")
+    arguments.add_argument("--device", default="cpu", help="device of the Loader's batches")
     options = arguments.parse_args()
     if options.images is not None:
-        arguments.error("--images: a dataset is read whole")
+        arguments.error("--images: not supported, datasets are read completely")
     torch.set_num_threads(1)
     run(lambda: _WAYS[options.way](options), options, "presize", "torch", "simplejpeg", "opencv-python-headless")
 

@@ -1,10 +1,9 @@
-"""One library that resizes, as benchmarks/transcoding/resizers.py runs it: RGB bytes in numpy arrays to RGB bytes.
+"""One resizing library for benchmarks/transcoding/resizers.py: from RGB bytes in numpy arrays to RGB bytes.
 
     python benchmarks/peers/resizers.py BACKEND
 
-Answers each line of JSON on standard input with one of its own, until the input ends. It needs numpy and
-the library alone, so that it runs in any environment. One thread: what a library starts besides is told
-to be one, and its time is counted.
+Answers each line of JSON on standard input with another, until the input ends. Needs only numpy and the library, so
+that it runs in any environment. Libraries are limited to one thread; the CPU time of all threads counts.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ import numpy as np
 
 
 class Backend(NamedTuple):
-    """Three steps, timed apart. `size` is (height, width).
+    """Three steps that are timed separately. `size` is (height, width).
 
-    load: a contiguous uint8 array (height, width, 3) -> what the library works on.
-    resize: that -> the result, as the library gives it.
-    unload: the result -> an array (*size, 3).
+    Attributes:
+        load: converts a contiguous uint8 array (height, width, 3) into the library's format.
+        resize: resizes it, and returns the library's result.
+        unload: converts the result into an array (*size, 3).
     """
 
     load: Callable[[np.ndarray, tuple[int, int]], Any]
@@ -37,7 +37,7 @@ class Backend(NamedTuple):
 
 
 def presize() -> Backend:
-    """presize.codecs.pillow_resize, as a build uses it."""
+    """Return presize.codecs.pillow_resize as builds use it."""
     from presize.codecs.pillow_resize import resize
 
     return Backend(
@@ -49,7 +49,7 @@ def presize() -> Backend:
 
 
 def pillow() -> Backend:
-    """Also pillow-simd, where that is installed in the place of Pillow."""
+    """Return Pillow, or pillow-simd if that is installed instead."""
     import PIL
     from PIL import Image
 
@@ -75,7 +75,7 @@ def opencv(interpolation: str) -> Backend:
 
 
 def torch() -> Backend:
-    """A view of the array as a channels-last batch of one, which its AVX2 code takes as it is."""
+    """Return torch, which gets a view of the array as a channels-last batch of one: its AVX2 code needs no copy."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -94,7 +94,7 @@ def torch() -> Backend:
 
 
 def vips() -> Backend:
-    """Its resize shrinks by whole numbers first where the reduction is 4 or more; that is its default."""
+    """Return libvips. By default, its resize first shrinks by an integer for reductions of 4 or more."""
     os.environ["VIPS_CONCURRENCY"] = "1"  # read when the library is loaded
     import pyvips
 
@@ -106,7 +106,7 @@ def vips() -> Backend:
 
     def resize(image: Any, size: tuple[int, int]) -> Any:
         shrunk = image.resize(size[1] / image.width, vscale=size[0] / image.height, kernel="cubic")
-        return shrunk.write_to_memory()  # nothing is computed before
+        return shrunk.write_to_memory()  # libvips computes only now
 
     def unload(result: Any, size: tuple[int, int]) -> np.ndarray:
         return np.frombuffer(result, np.uint8).reshape(*size, 3)
@@ -126,14 +126,14 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
 
 
 def measure(backend: Backend, sources: list[np.ndarray], size: int) -> dict[str, float]:
-    """Seconds for all `sources`, one after the other: of the CPU, by step, and on the wall."""
-    clock = time.process_time  # that of all threads
+    """Return the CPU seconds of each step and the wall time for all `sources`, one after the other."""
+    clock = time.process_time  # counts all threads
     load = resize = unload = 0.0
     start = time.perf_counter()
     room = np.empty(max(stored.size for stored in sources), np.uint8)
     for stored in sources:
         source = room[: stored.size].reshape(stored.shape)
-        source[:] = stored  # as a decoder leaves it: just written
+        source[:] = stored  # just written, as by a decoder
         wanted = covering(source, size)
         begun = clock()
         loaded = backend.load(source, wanted)
@@ -147,7 +147,7 @@ def measure(backend: Backend, sources: list[np.ndarray], size: int) -> dict[str,
 
 
 def covering(source: np.ndarray, size: int) -> tuple[int, int]:
-    """(height, width) once the shorter side is `size`, as torchvision's Resize computes them."""
+    """Return (height, width) after resizing the shorter side to `size`, like torchvision's Resize."""
     height, width, _ = source.shape
     short = min(height, width)
     return size * height // short, size * width // short

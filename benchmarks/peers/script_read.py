@@ -1,6 +1,6 @@
-"""The data parts of scripts that people train with, on ImageFolder and, with only that line changed, on LMDBDataset.
+"""Data loading of well-known training scripts, from ImageFolder, or from LMDBDataset with only that line changed.
 
-Transforms are those of torchvision, of timm, and of the MAE, MoCo and DINO repositories, written as there.
+The transforms are copied from torchvision, timm, and the MAE, MoCo and DINO repositories.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Solarize:
 
 
 class Views:
-    """TwoCropsTransform of MoCo, DataAugmentationDINO: a list of views of an image."""
+    """A list of views of an image, as in MoCo's TwoCropsTransform and in DataAugmentationDINO."""
 
     def __init__(self, *views: Transform) -> None:
         self.views = views
@@ -124,7 +124,7 @@ TRANSFORMS = {function.__name__: function for function in _FUNCTIONS}
 
 
 def cpu_seconds() -> float:
-    """Of this process and its workers."""
+    """Return the CPU time of this process and its workers."""
     own = psutil.Process()
     times = [process.cpu_times() for process in (own, *own.children())]
     return sum(each.user + each.system for each in times)
@@ -145,7 +145,7 @@ def main() -> None:
         data, options.batch, shuffle=True, drop_last=True, num_workers=options.workers, persistent_workers=True
     )
     for epoch in range(options.epochs + 1):
-        if epoch == 1:  # the first starts the workers
+        if epoch == 1:  # the first epoch starts the workers
             start, cpu, images = time.perf_counter(), cpu_seconds(), 0
         for number, (_, labels) in enumerate(loader, 1):
             images = len(labels) + (images if epoch else 0)

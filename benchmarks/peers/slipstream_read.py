@@ -1,4 +1,4 @@
-"""slipstream: its loader over a cache of the presized JPEGs, or of the 4:2:0 planes that it makes of them."""
+"""slipstream's loader over a cache of the presized JPEGs, or of their 4:2:0 planes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream.transforms import RandomHorizontalFlip
 
 
 class Samples:
-    """Each file's bytes, with a label, for the cache in `folder`."""
+    """Bytes of each file with a label, for the cache in `folder`."""
 
     def __init__(self, names: list[str], folder: Path) -> None:
         self.names, self.cache_path = names, folder
@@ -27,7 +27,7 @@ class Samples:
 
 
 class Pairs:
-    """A loader whose batches are pairs, as those of the others are."""
+    """A loader whose batches are pairs, like the batches of the other libraries."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader

@@ -1,6 +1,6 @@
-"""The script that people write: a process pool, Pillow with Lanczos, one LMDB in one transaction.
+"""A typical LMDB script: a process pool, Pillow with Lanczos, one LMDB in one transaction.
 
-Timed in its favour: imports and the list of files are left out; forking the pool takes milliseconds.
+The time excludes imports and the list of files, in the script's favour; forking the pool takes milliseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def resized(sample: tuple[int, str, int, int]) -> tuple[int, bytes]:
 
 def main() -> None:
     arguments = parser(__doc__ or "")
-    arguments.add_argument("--out", type=Path, required=True, help="the LMDB to make; replaced if it exists")
+    arguments.add_argument("--out", type=Path, required=True, help="LMDB to write; replaced if it exists")
     options = arguments.parse_args()
     samples = [(number, name, options.size, options.quality) for number, name in enumerate(jpegs(options.folder))]
     shutil.rmtree(options.out, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""MosaicML Streaming: MDS shards of the presized JPEGs on the local disk, in a DataLoader."""
+"""MosaicML Streaming in a DataLoader, over MDS shards of the presized JPEGs on the local disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Import this before anything that imports torchvision, and its transforms of PIL images work with any torch.
+"""Declare torchvision's operators, so that it can be imported with any torch. Import this module first.
 
-A torchvision whose compiled operators do not load (it was built for another torch: the CPU-only one, say)
-stops at import, because it describes operators that nobody has declared. Declared, they are never called.
+If torchvision's compiled operators do not load (because it was built for another torch, such as the CPU-only one), its
+import fails, because it registers fake versions of undeclared operators. Transforms of PIL images never call them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WebDataset: tar shards of the presized JPEGs, shuffled by shard and in a buffer, in a DataLoader."""
+"""WebDataset in a DataLoader, over tar shards of the presized JPEGs, shuffled by shard and in a buffer."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the checks of readers cost: the same epochs with `check=True` and `check=False`, in one run.
+"""Measure the cost of the readers' checks: the same epochs with `check=True` and `check=False`, in one run.
 
     python benchmarks/reading/checks.py PHOTOS
 
-Builds a 256 px dataset of hard links to the JPEGs below PHOTOS. Each variant runs once a round, in random order, in a
-process of its own, with the page cache warm: it opens the dataset, checks the pages of all shards, and reads two epochs
-of random crops, then two of stored records without decoding them. Prints a table; asserts nothing.
+Builds a 256 px dataset of hard links to the JPEGs below PHOTOS. Each variant runs once per round, in random order, in
+its own process, with the page cache warm: it opens the dataset, checks the pages of all shards, and reads two epochs of
+random crops and of stored records without decoding them. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIANTS = {"check": True, "no check": False}
 
 
 def run(root: Path, check: bool) -> list[measuring.Columns]:
-    """The columns of a first and of a second epoch, in this process."""
+    """Measure a first and a second epoch in this process, and return their columns."""
     import torch
 
     from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
@@ -40,7 +40,7 @@ def run(root: Path, check: bool) -> list[measuring.Columns]:
     def crops(data: LMDBDataset) -> Loader:
         return Loader(data, 128, crop=RandomResizedCrop(224), flip=0.5, shuffle=True, seed=0, num_workers=0)
 
-    next(iter(crops(LMDBDataset(root, check=False))))  # which loads libraries
+    next(iter(crops(LMDBDataset(root, check=False))))  # loads libraries
     opened = _seconds(lambda: LMDBDataset(root, check=check))
     data = LMDBDataset(root, check=check)
     pages = _seconds(lambda: [check_pages(root / shard.file) for shard in data.data.manifest.shards])
@@ -74,7 +74,7 @@ def run(root: Path, check: bool) -> list[measuring.Columns]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """CPU time, which other programs disturb less than wall time; on a warm page cache, they are the same."""
+    """Return CPU time, which other programs disturb less than wall time. With a warm page cache, both are equal."""
     begin = time.process_time()
     work()
     return time.process_time() - begin
@@ -120,7 +120,7 @@ def summary(rows: list[rates.Row]) -> str:
             "",
             f"Opening: {rates.spread(opened['check'], '.1f')} ms, unchecked {rates.spread(opened['no check'], '.1f')}.",
             f"Pages of {first['shards']} shards: {rates.spread(rates.column(every, 'pages_ms'), '.1f')} ms, "
-            f"{rates.spread(rates.column(every, 'pages_us'), '.2f')} µs an image.",
+            f"{rates.spread(rates.column(every, 'pages_us'), '.2f')} µs per image.",
             rates.other_work(rows),
             f"{rates.rounds(rows)}, {first['images']} images of {first['record_kb']} kB, photographs: "
             f"{rates.photographs(first)}.",

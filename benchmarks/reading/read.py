@@ -1,10 +1,10 @@
-"""How fast images are read: presize beside the loaders that one would use instead, in one run.
+"""Compare the reading speed of presize with that of other loaders, in one run.
 
     python benchmarks/reading/read.py PHOTOS --ffcv-python FFCV_ENV/bin/python --peers-python PEERS_ENV/bin/python
 
-Builds presize datasets of hard links to the JPEGs below PHOTOS, exports their JPEGs for the other libraries, lets every
-variant make the files it wants, then runs each variant once a round for each number of workers, in random order, each
-in a process of its own, with the page cache warm. Prints a table; asserts nothing.
+Builds presize datasets of hard links to the JPEGs below PHOTOS, exports their JPEGs for the other libraries, and lets
+every variant write its own files. Then runs each variant once per round for each number of workers, in random order,
+each in its own process, with the page cache warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from shared import builds, measuring, processes, rates
 from shared.conditions import find_photos, machine, source_mix
 
 _SLOW_IMAGES = 2000
-"""Variants that take long read this many of the images, drawn at random: those with Pillow, those at 512 px."""
+"""Images that slow variants read, drawn at random: those with Pillow, and at 512 px those of FFCV and the decode."""
 
 _BUILDS = {"256": ["--size", "256"], "512": ["--size", "512", "--upscale"], "pixels": ["--format", "raw"]}
-"""The arguments of `presize build`. ImageNet's photographs are smaller than 512 px; enlarged, all are of one size."""
+"""Arguments of `presize build`. Most of ImageNet's photographs are smaller than 512 px; --upscale unifies sizes."""
 
 _EXPORTED = ("256", "512")
 
@@ -47,7 +47,7 @@ STORED: dict[str, dict[str, str]] = {
         "streaming-256": "MosaicML Streaming",
         "litdata-256": "LitData",
         "slipstream-256": "slipstream",
-        "slipstream-planes-256": "slipstream, 4:2:0 planes of them",
+        "slipstream-planes-256": "slipstream, 4:2:0 planes",
     },
     "512 px JPEG": {
         "decode-512": "decode in full, nothing else",
@@ -63,25 +63,25 @@ STORED: dict[str, dict[str, str]] = {
     },
     "photographs": {"folder-photos": "folder, torchvision"},
 }
-"""What is read -> variant -> the loader. A variant is one way to read one thing."""
+"""Stored form -> variant -> loader."""
 
 FFCV = {"256 px JPEG": "ffcv-256", "512 px JPEG": "ffcv-512", "256 px raw pixels": "ffcv-pixels"}
 DECODE = {"256 px JPEG": "decode-256", "512 px JPEG": "decode-512"}
-"""The variants that others of the same stored images are compared with."""
+"""Reference variants for each stored form."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to read one thing.
+    """A loader with the images that it reads.
 
     Attributes:
-        script: below peers/.
-        python: the interpreter of its environment; None where it was not given.
-        reads: a presize dataset by name, or "photos".
-        files: whether it wants that as a folder of JPEGs.
-        store: the name of what its library makes of them.
+        script: name of its script in peers/.
+        python: interpreter of its environment; None if not given.
+        reads: name of a presize dataset, or "photos".
+        files: whether it reads a folder of JPEGs instead of the dataset.
+        store: name of the files that its library writes.
         more: other arguments.
-        slow: whether it reads _SLOW_IMAGES of them.
+        slow: whether it reads only _SLOW_IMAGES images.
     """
 
     script: str
@@ -141,7 +141,7 @@ def presize(dataset: str, way: str, *more: str) -> Variant:
 
 
 def prepare(todo: dict[str, Variant], options: argparse.Namespace, tree: Path) -> None:
-    """Build the datasets that the variants read, and export those that are wanted as files."""
+    """Build the datasets of the variants, and export those that are read as files."""
     root = options.work / "read"
     if not options.keep:
         shutil.rmtree(root, ignore_errors=True)
@@ -155,7 +155,7 @@ def prepare(todo: dict[str, Variant], options: argparse.Namespace, tree: Path) -
 
 
 def measure(command: list[str]) -> measuring.Columns:
-    """The columns of one run."""
+    """Run a command and return its columns."""
     finished = processes.run(command)
     printed = json.loads(finished.output.splitlines()[-1])
     return {
@@ -171,7 +171,7 @@ def measure(command: list[str]) -> measuring.Columns:
 
 
 def choose(options: argparse.Namespace) -> dict[str, Variant]:
-    """The variants to run. Prints which lack an interpreter; raises SystemExit for unknown names."""
+    """Return the variants to run, and print which lack an interpreter. Raises SystemExit for unknown names."""
     known = variants(options)
     names = list(known) if options.variants is None else options.variants.split(",")
     unknown = [name for name in names if name not in known]
@@ -179,12 +179,12 @@ def choose(options: argparse.Namespace) -> dict[str, Variant]:
         raise SystemExit(f"--variants: expected names of {', '.join(known)}; got {unknown[0]!r}")
     for name in names:
         if known[name].python is None:
-            print(f"{name} is left out: no interpreter was given for peers/{known[name].script}", file=sys.stderr)
+            print(f"skipping {name}: no interpreter given for peers/{known[name].script}", file=sys.stderr)
     return {name: known[name] for name in names if known[name].python is not None}
 
 
 def images_per_s(rows: list[rates.Row], workers: int) -> dict[str, dict[int, float]]:
-    """For each variant that was run with this many workers: its rate in each round."""
+    """Return the rate of each variant in each round, with this many workers."""
     found: dict[str, dict[int, float]] = {}
     for row in rates.select(rows, workers=workers):
         found.setdefault(row["variant"], {})[int(row["round"])] = int(row["images"]) / float(row["seconds"])
@@ -192,7 +192,7 @@ def images_per_s(rows: list[rates.Row], workers: int) -> dict[str, dict[int, flo
 
 
 def times(measured: dict[str, dict[int, float]], variant: str, other: str | None) -> list[float]:
-    """How many times as fast as `other` a variant is, in the rounds that have both."""
+    """Return the ratio of a variant's rate to that of `other`, in the rounds with both."""
     mine, theirs = measured.get(variant, {}), measured.get(other or "", {})
     return [mine[number] / theirs[number] for number in sorted(mine.keys() & theirs.keys())]
 
@@ -238,7 +238,7 @@ def measure_all(options: argparse.Namespace) -> None:
     tree = builds.link_tree(photos, options.work, options.images)
     facts = {**machine(photos[0]), **source_mix(photos)}
     prepare(todo, options, tree)
-    for name, variant in todo.items():  # not counted: it makes its files, and from here on the page cache holds them
+    for name, variant in todo.items():  # not counted: writes its files and fills the page cache
         print(f"trying {name}", file=sys.stderr)
         measure(variant.command(options, tree, max(options.workers), epochs=1))
     os.sync()
@@ -254,18 +254,18 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--ffcv-python", type=Path, help="the interpreter of the environment with FFCV")
-    arguments.add_argument("--peers-python", type=Path, help="of the one with torchvision, WebDataset and the like")
-    arguments.add_argument("--streaming-python", type=Path, help="of the one with MosaicML Streaming, if another")
-    arguments.add_argument("--litdata-python", type=Path, help="of the one with LitData, if another")
-    arguments.add_argument("--slipstream-python", type=Path, help="of the one with slipstream")
-    arguments.add_argument("--keep", action="store_true", help="use what an earlier run made below --work")
+    arguments.add_argument("--ffcv-python", type=Path, help="interpreter of the environment with FFCV")
+    arguments.add_argument("--peers-python", type=Path, help="interpreter with torchvision, WebDataset and the others")
+    arguments.add_argument("--streaming-python", type=Path, help="interpreter with MosaicML Streaming, if different")
+    arguments.add_argument("--litdata-python", type=Path, help="interpreter with LitData, if different")
+    arguments.add_argument("--slipstream-python", type=Path, help="interpreter of the environment with slipstream")
+    arguments.add_argument("--keep", action="store_true", help="reuse the files of an earlier run below --work")
     arguments.add_argument("--images", type=int, default=10_000)
     arguments.add_argument("--batch", type=int, default=128)
-    arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2), metavar="N,N", help="1,2 by default")
-    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one that is not")
+    arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2), metavar="N,N", help="default: 1,2")
+    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one untimed epoch")
     arguments.add_argument("--limit", type=int, default=None, metavar="N", help="end epochs after N batches")
-    arguments.add_argument("--variants", default=None, metavar="NAME,NAME", help="only these; all by default")
+    arguments.add_argument("--variants", default=None, metavar="NAME,NAME", help="variants to run (default: all)")
     measuring.run(arguments, measure_all, summary)
 
 

@@ -1,10 +1,10 @@
-"""Several views of each image: presize's `crop=[...]` beside other ways to read the same views, in one run.
+"""Compare presize's `crop=[...]` with other ways to read several views of each image, in one run.
 
     python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_ENV/bin/python
 
-Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. A round
-is a process that reads short epochs with each variant and each set of views, in random order, with the page cache warm,
-and keeps their medians. Prints a table; asserts nothing.
+Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. In each
+round, one process reads short epochs with each variant and each set of views, in random order, with the page cache
+warm, and reports their medians. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from shared.conditions import conditions, find_photos
 
 _BATCH = 64
 _PASSES = 5
-"""Epochs of each variant in a round, after one that is not timed. They are short, so that what slows the machine for a
-while slows all variants."""
+"""Timed epochs of each variant in a round, after an untimed one. They are short, so that a temporary load affects all
+variants."""
 
-# (side, scale, how many) of random resized crops.
+# (side, scale, count) of random resized crops.
 VIEWS = {
     "2 × 224": [(224, (0.08, 1.0), 2)],
     "2 × 224, 8 × 96": [(224, (0.4, 1.0), 2), (96, (0.05, 0.4), 8)],
 }
-"""As in SimCLR and in DINO."""
+"""Views of SimCLR and of DINO."""
 
 VARIANTS = {
     "views": "presize, `crop=[...]`",
@@ -74,14 +74,14 @@ def _read(root: Path, crop: Any, epoch: int) -> int:
 
 @cache
 def _loader(root: Path, crop: Any) -> Any:
-    """Kept from epoch to epoch, as in training."""
+    """Return a Loader that is kept between epochs, as in training."""
     from presize.datasets import LMDBDataset, Loader
 
     return Loader(LMDBDataset(root), _BATCH, crop=crop, flip=0.5, shuffle=True, num_workers=0)
 
 
 def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
-    """With presize's decoder and resampling."""
+    """Decode in full, then crop, by presize's decoder and resampling."""
     import numpy as np
 
     from presize.datasets.reading.regions import resample
@@ -94,7 +94,7 @@ def read_full(root: Path, crops: Sequence[Any], epoch: int) -> int:
 
 
 def read_pil(root: Path, crops: Sequence[Any], epoch: int) -> int:
-    """As torchvision's transforms of PIL images do it: resized by Pillow, copied into a batch."""
+    """Resize with Pillow and copy into a batch, as torchvision's transforms of PIL images do."""
     import numpy as np
     from PIL import Image
 
@@ -112,7 +112,7 @@ def read_pil(root: Path, crops: Sequence[Any], epoch: int) -> int:
 
 
 def _each(root: Path, crops: Sequence[Any], epoch: int, decode: Callable[..., Any], cut: Callable[..., None]) -> int:
-    """The same boxes and flips as those of a Loader, in its order."""
+    """Crop the boxes of a Loader, with its flips and in its order."""
     import numpy as np
 
     from presize.datasets import Shuffled
@@ -138,7 +138,7 @@ READERS = {"views": read_views, "apart": read_apart, "full": read_full, "pil": r
 
 
 def run(root: Path, seed: int) -> list[measuring.Columns]:
-    """The columns of a round, in this process."""
+    """Measure a round in this process, and return its columns."""
     import cv2
     import torch
 
@@ -184,7 +184,7 @@ def measure(options: argparse.Namespace) -> None:
     tree = builds.link_tree(photos, options.work, options.images)
     root = builds.build_once(tree, options.work / f"views-{tree.name}", "--size", "256")
     if options.ffcv_python is None:
-        print("ffcv is left out: no interpreter was given for peers/ffcv_views.py", file=sys.stderr)
+        print("skipping ffcv: no interpreter given for peers/ffcv_views.py", file=sys.stderr)
 
     seeds = itertools.count(options.seed)
 
@@ -213,7 +213,7 @@ def summary(rows: list[rates.Row]) -> str:
              rates.times(times, ours)]
         )  # fmt: skip
     first = rows[0]
-    heads = ["views", "read by", "CPU µs an image", "CPU µs a view", "times `crop=[...]`"]
+    heads = ["views", "read by", "CPU µs per image", "CPU µs per view", "times `crop=[...]`"]
     return "\n".join(
         [
             rates.table(heads, lines),
@@ -227,7 +227,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=7)
-    arguments.add_argument("--ffcv-python", type=Path, help="the interpreter of an environment with FFCV-SSL")
+    arguments.add_argument("--ffcv-python", type=Path, help="interpreter of an environment with FFCV-SSL")
     arguments.add_argument("--images", type=int, default=256)
     measuring.run(arguments, measure, summary)
 

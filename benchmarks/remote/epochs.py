@@ -1,12 +1,12 @@
-"""Epochs of a dataset in a store beside those of the same dataset on a disk.
+"""Compare epochs of a dataset in a bucket with those of the same dataset on a disk.
 
     python benchmarks/remote/epochs.py PHOTOS --images 40000
 
-Builds a dataset of hard links to the JPEGs below PHOTOS, puts it into an S3 server on this machine (moto), and reads an
-epoch of it shard by shard: from its folder; through a connection of so many MB/s into an empty cache; through one that
-is ended every few seconds; and from the cache that is filled. Each in a process of its own, with the page cache warm,
-in random order. Workers read each stored image and compute its CRC-32, and decode nothing: what is measured is the way
-to the bytes. Every epoch must give the same batches. Needs what `pip install -e ".[dev]"` installs.
+Builds a dataset of hard links to the JPEGs below PHOTOS, uploads it to a local S3 server (moto), and reads an epoch
+shard by shard: from its folder; through a connection of limited MB/s into an empty cache; through one that is closed
+every few seconds; and from the filled cache. Each epoch runs in its own process, in random order, with the page cache
+warm. Workers read each stored image and compute its CRC-32 without decoding it, so that only the transfer is measured.
+All epochs must yield the same batches. Needs the packages of `pip install -e ".[dev]"`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ SIZE, SHARD_SAMPLES = 256, 1024
 
 @dataclass(frozen=True)
 class Way:
-    """How the dataset is reached.
+    """Access to the dataset.
 
     Attributes:
-        mb_per_s: of the connection; 0 for a folder.
-        cut_s: how long a connection lives; 0 for ever.
-        warm: whether the cache was filled by an epoch before.
+        mb_per_s: rate of the connection; 0 for a folder.
+        cut_s: seconds until a connection is closed; 0 means never.
+        warm: whether an earlier epoch filled the cache.
     """
 
     mb_per_s: float = 0.0
@@ -85,7 +85,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def store(out: Path) -> Iterator[int]:
-    """The port of an S3 server that has the dataset."""
+    """Run an S3 server with the dataset, and yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     with started([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]):
@@ -94,7 +94,7 @@ def store(out: Path) -> Iterator[int]:
             try:
                 urllib.request.urlopen(bucket).close()
                 break
-            except URLError:  # it is starting
+            except URLError:  # the server is starting
                 time.sleep(0.1)
         os.environ.update(environment(port))
         processes.apart(upload_dataset, out, f"s3://{BUCKET}/set")
@@ -102,7 +102,7 @@ def store(out: Path) -> Iterator[int]:
 
 
 def epoch(root: str, cache: str | None) -> dict[str, object]:
-    """Read one, and what its batches add up to."""
+    """Read an epoch; return its times, number of images and CRC-32."""
     begun = time.perf_counter()
     dataset = LMDBDataset(root, transform=zlib.crc32, decode="bytes", cache_dir=cache)
     opened = time.perf_counter()
@@ -157,7 +157,7 @@ def measure(options: argparse.Namespace) -> None:
 
 def summary(rows: list[rates.Row]) -> str:
     if len({row["crc32"] for row in rows}) != 1:
-        raise SystemExit("the epochs differ")
+        raise SystemExit("expected the same batches from all epochs, got different ones")
     folder = median(rates.column(rates.select(rows, variant="folder"), "seconds"))
     lines = []
     for name, way in WAYS.items():
@@ -168,7 +168,7 @@ def summary(rows: list[rates.Row]) -> str:
     size = int(rows[0]["bytes"]) / 1e6
     return "\n".join(
         [
-            rates.table(["epoch", "seconds", "of what the connection allows", "rate, of the folder's"], lines),
+            rates.table(["epoch", "seconds", "of what the connection allows", "rate relative to the folder"], lines),
             f"{rows[0]['images']} images, {size:.0f} MB; {rates.rounds(rows)}; {rates.machine(rows[0])}",
         ]
     )

@@ -1,9 +1,8 @@
-"""A slow way to a store: passes connections on to a port, all together so many MB/s, and may end each one after a
-while. For epochs.py, in a process of its own.
+"""Slow proxy for epochs.py: forwards connections to a port at MB_PER_S in total, and closes each after CUT_S seconds.
 
     python benchmarks/remote/slow_store.py PORT MB_PER_S CUT_S
 
-Prints its own port. CUT_S 0 ends none.
+Prints its own port. CUT_S 0 closes none.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ _CHUNK = 1 << 17
 
 
 class Throttle:
-    """Lets so many bytes a second pass, of all threads together."""
+    """A rate limit that all threads share."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._rate, self._lock, self._free_at = bytes_per_s, threading.Lock(), time.monotonic()
 
     def wait(self, nbytes: int) -> None:
-        """Wait until these bytes may pass. What was not used in the past is lost."""
+        """Wait until these bytes may pass. An idle period earns no credit."""
         with self._lock:
             self._free_at = max(self._free_at, time.monotonic()) + nbytes / self._rate
             wait = self._free_at - time.monotonic()

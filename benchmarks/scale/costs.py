@@ -1,9 +1,9 @@
-"""What a dataset costs, on paper: cores, bytes, requests and money, from measured rates and prices of your own.
+"""Estimate the cost of a dataset: cores, bytes, requests and money, from rates and prices.
 
     python benchmarks/scale/costs.py [--images-s-core 560] [--core-hour 0.04] [--help]
 
-Rates and sizes are options; their defaults were measured (see --help). Prices are examples: put in those of your
-provider.
+Rates, sizes and prices are options. The default rates and sizes were measured (see --help); the default prices are
+examples, to be replaced by those of your provider.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = (1_281_167, 13_000_000, 400_000_000, 5_000_000_000)
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a dataset, on paper."""
+    """Estimated costs of a dataset."""
 
     samples: int
     options: argparse.Namespace
@@ -72,20 +72,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, what in (
         ("images-s-core", 560, "images built per second and core; benchmarks/building/results/build.csv, 256 px"),
-        ("source-kb", 110, "of a photograph; ImageNet"),
-        ("stored-kb", 30, "of a stored image; 4,000 of ImageNet at 256 px"),
-        ("index-bytes", 95, "of a sample, with a path of 27 bytes and a label"),
+        ("source-kb", 110, "size of a photograph; ImageNet"),
+        ("stored-kb", 30, "size of a stored image; 4,000 of ImageNet at 256 px"),
+        ("index-bytes", 95, "index bytes per sample, with a path of 27 bytes and a label"),
         ("listed-s", 190_000, "files listed per second; results/samples.csv, ext4"),
-        ("driver-bytes", 115, "of memory a sample for listing and publishing; results/samples.csv"),
-        ("part-mb", 100, "of an upload"),
+        ("driver-bytes", 115, "memory per sample for listing and publishing; results/samples.csv"),
+        ("part-mb", 100, "size of a part of an upload"),
         ("core-hour", 0.04, "price"),
-        ("get", 0.4, "price of a million requests to read"),
-        ("put", 5, "price of a million requests to write"),
-        ("gb-month", 0.023, "price of a gigabyte kept for a month"),
+        ("get", 0.4, "price of a million GET requests"),
+        ("put", 5, "price of a million PUT requests"),
+        ("gb-month", 0.023, "price of storing a gigabyte for a month"),
         ("gb-out", 0.02, "price of a gigabyte to another region"),
     ):
         parser.add_argument(
-            f"--{name}", type=float, default=default, metavar="X", help=f"{what}; {default:,} by default"
+            f"--{name}", type=float, default=default, metavar="X", help=f"{what} (default: {default:,})"
         )
     options = parser.parse_args()
     columns = [dict(Costs(samples, options).lines()) for samples in SIZES]

@@ -1,11 +1,10 @@
-"""How time and memory grow with the number of samples, from the scan of a folder to the order of an epoch.
+"""Measure time and memory by number of samples, from the scan of a folder to the order of an epoch.
 
     python benchmarks/scale/samples.py --work FOLDER [--samples 10000,100000,1000000] [--repeats 1]
 
-The folder is a tree of hard links in class folders of 1,300. The bucket is a server of this machine that makes up a
-page of its listing when it is asked for it. The shards are files without content, with side-cars as a build writes
-them: what is measured is all that a build does beside images, and what a reader does before the first. Each stage runs
-in a process of its own, with the page cache warm. Asserts nothing.
+Covers a build without its images, and a reader before its first image. The folder is a tree of hard links in class
+folders of 1,300; the bucket is a local server that generates its listing page by page; the shards are sparse files with
+a build's side-cars. Each stage runs in its own process, with the page cache warm. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ from shared import measuring, rates
 from shared.conditions import machine
 
 A_CLASS, A_LINK = 1300, 60_000
-"""Images in a class, as in ImageNet; names of one file, which ext4 limits to 65,000."""
+"""Images in a class, as in ImageNet; links to one file, which ext4 limits to 65,000."""
 STORED_BYTES = 30_000
 BATCH, BATCHES = 256, 100
 
 A_STORED, REASONS = 100, ("truncated", "not an image", "too many pixels", "no scan")
-"""Where nearly all samples are rejected, one of so many is stored; why the others are not, of which a tenth have a
-reason of their own."""
+"""When nearly all samples are rejected: one in this many is stored; a tenth of the others have unique reasons, the rest
+these."""
 
 STAGES = ("scan", "bucket", "plan", "resume", "publish", "reject", "open", "shuffle", "continue")
 PREPARING = ("tree", "sidecars", "rejected")
@@ -81,11 +80,11 @@ def name_of(number: int) -> str:
 
 
 PAGE = 1000
-"""Objects in an answer of S3's."""
+"""Objects on a page of an S3 listing."""
 
 
 class _Bucket(BaseHTTPRequestHandler):
-    """Lists the objects of a bucket, and has nothing else."""
+    """Handler that only lists the objects of a bucket."""
 
     samples = 0
     protocol_version = "HTTP/1.1"
@@ -125,7 +124,7 @@ def serve_bucket(samples: int, to: Connection) -> None:
 
 @contextmanager
 def bucket(samples: int) -> Iterator[None]:
-    """A server of a bucket, in a process of its own, to which the environment leads."""
+    """Run the server of a bucket in its own process, with the environment pointing to it."""
     ours, theirs = get_context("spawn").Pipe()
     server = get_context("spawn").Process(target=serve_bucket, args=(samples, theirs), daemon=True)
     server.start()
@@ -140,7 +139,7 @@ def bucket(samples: int) -> Iterator[None]:
 
 
 def source(samples: int) -> Source:
-    """What a scan of such a tree finds, without the tree."""
+    """Return the result of a scan of make_tree's folder, without the folder."""
     classes = -(-samples // A_CLASS)
     names = pa.array([f"n{number:08d}" for number in range(classes)])
     number = np.arange(samples)
@@ -163,7 +162,7 @@ def plan(samples: int) -> Plan:
 
 
 def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
-    """Rejects of a side-car."""
+    """Return the rejects of a side-car."""
     return [
         (at, "ImageError", f"it ends after {at} bytes" if at % 10 == 0 else REASONS[at % len(REASONS)])
         for at in samples
@@ -171,10 +170,12 @@ def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
 
 
 def prepare(out: Path, samples: int, is_stored: int = 1) -> None:
-    """The files of a build whose shards are all finished.
+    """Write the files of a build whose shards are all finished.
 
     Args:
-        is_stored: one of so many samples is; all others are rejected.
+        out: folder of the build.
+        samples: number of samples.
+        is_stored: one in this many samples is stored; all others are rejected.
     """
     todo, place = plan(samples), OutputDir.of(out, BuildOptions().image.sizes)
     (out / "shards").mkdir(parents=True)
@@ -201,7 +202,7 @@ Stage = Callable[[], object]
 
 
 def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
-    """What comes before, and what is measured."""
+    """Return the set-up of a stage, and the stage itself."""
     out, tree = work / ("rejected" if name in ("rejected", "reject") else "out"), work / "tree"
     place = OutputDir.of(out, BuildOptions().image.sizes)
     state: dict[str, Any] = {}
@@ -243,7 +244,7 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
             order.samples(0, np.arange(batch * BATCH, (batch + 1) * BATCH) % samples)
 
     def go_on() -> None:
-        """From the middle of an epoch."""
+        """Draw batches from the middle of an epoch."""
         sampler = EpochSampler(Shuffled(samples), batch_size=BATCH)
         sampler.load_state_dict(sampler.state_dict(samples // 2))
         for _ in islice(sampler, BATCH * BATCHES):
@@ -253,14 +254,13 @@ def stage(name: str, work: Path, samples: int) -> tuple[Stage, Stage]:
 
 
 def own_bytes() -> int:
-    """Memory of this process that is no page of a file: mapped files are shared by all who read them."""
+    """Return the anonymous memory of this process; mapped files do not count, as processes share them."""
     found = re.search(r"^Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 
 def measured(name: str, work: Path, samples: int) -> dict[str, object]:
-    """In this process: seconds, and megabytes: memory of its own that stays, and the peak of all, what came before
-    included."""
+    """Run a stage in this process; return seconds, private MB that remain allocated, and peak MB including set-up."""
     before, run = stage(name, work, samples)
     before()
     private = own_bytes()
@@ -321,10 +321,10 @@ def summary(rows: list[rates.Row]) -> str:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--work", type=Path, metavar="FOLDER")
-    arguments.add_argument("--table", action="store_true", help="print the table of the CSV again")
+    arguments.add_argument("--table", action="store_true", help="only print the table of the CSV")
     arguments.add_argument("--samples", type=measuring.numbers, default=(10_000, 100_000, 1_000_000), metavar="N,N")
     arguments.add_argument("--repeats", type=int, default=1, metavar="N")
-    arguments.add_argument("--stage", choices=PREPARING + STAGES, help="in this process: for the script itself")
+    arguments.add_argument("--stage", choices=PREPARING + STAGES, help="internal: run one stage in this process")
     arguments.add_argument("--csv", type=Path, default=Path(__file__).parent / "results" / "samples.csv")
     options = arguments.parse_args()
     if options.stage:

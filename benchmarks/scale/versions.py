@@ -1,12 +1,12 @@
-"""Did a change make anything slower? This presize beside another commit of it, in one run.
+"""Compare the speed of this version of presize with that of another commit, in one run.
 
     git worktree add OTHER COMMIT && make -C OTHER .venv/.presize
     python benchmarks/scale/versions.py PHOTOS --other OTHER
 
 Each version builds a 256 px dataset of hard links to the JPEGs below PHOTOS, reads one dataset through Loader and
-through LMDBDataset in a DataLoader, updates a dataset of --many images of which one has changed, and opens one of
---records tiny images. Each does so once a round, in random order, in a process of its own, with the page cache warm.
-Prints a table; asserts nothing.
+through LMDBDataset in a DataLoader, updates a dataset of --many images after one of them has changed, and opens a
+dataset of --records tiny images. Each step runs once per round, in random order, in its own process, with the page
+cache warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Version:
 
 
 def tiny(root: Path, images: int) -> Path:
-    """A folder with `images` hard links to an image of 8 x 8 pixels."""
+    """Create a folder with `images` hard links to an image of 8×8 pixels."""
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), (200, 100, 50)).save(buffer, "JPEG")
     files = []
@@ -76,7 +76,7 @@ def tiny(root: Path, images: int) -> Path:
 
 
 def measured(command: list[str]) -> measuring.Columns:
-    """The columns of one run; `seconds` as it printed them, `process_seconds` of the whole command."""
+    """Run a command and return its columns: `seconds` as printed, `process_seconds` of the whole command."""
     finished = processes.run(command)
     printed = json.loads(finished.output.splitlines()[-1])
     images, seconds = printed.get("samples", printed.get("images")), float(printed["seconds"])
@@ -102,13 +102,13 @@ def read(version: Version, root: Path, way: str, workers: int, epochs: int) -> m
 
 
 def update(version: Version, tree: Path, photos: list[Path], work: Path, turn: Iterator[int]) -> measuring.Columns:
-    """Another photograph in the place of one; the time is that of the whole command, with its scan."""
+    """Replace a photograph and update the dataset; time the whole command, including its scan."""
     out = work / f"updated-{version.name}"
     options = ("--size", "64", "--no-report", "--json")
     if not (out / "manifest.json").exists():
         processes.run(version.presize("build", tree, out, *options))
     else:
-        processes.run(version.presize("build", tree, out, *options, "--update"))  # what the other version has changed
+        processes.run(version.presize("build", tree, out, *options, "--update"))  # changes made for the other version
     changed = next(tree.rglob("*.jpg"))
     replacement = changed.with_suffix(".tmp")
     replacement.write_bytes(photos[next(turn) % len(photos)].read_bytes())
@@ -176,10 +176,10 @@ def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
     arguments.add_argument("--other", type=Path, help="a checkout of the other version")
     arguments.add_argument("--images", type=int, default=8000)
-    arguments.add_argument("--many", type=int, default=100_000, help="images of the dataset that is updated")
-    arguments.add_argument("--records", type=int, default=1_000_000, help="of the dataset that is opened")
+    arguments.add_argument("--many", type=int, default=100_000, help="images of the dataset to update")
+    arguments.add_argument("--records", type=int, default=1_000_000, help="images of the dataset to open")
     arguments.add_argument("--workers", type=int, default=2)
-    arguments.add_argument("--epochs", type=int, default=3, help="timed epochs of a run, after one that is not")
+    arguments.add_argument("--epochs", type=int, default=3, help="timed epochs of a run, after one untimed epoch")
     arguments.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     measuring.run(arguments, measure_all, summary, minutes=40)
 

@@ -1,4 +1,4 @@
-"""Runs of `presize bench` as variants: each in a process of its own, over any folders, and what their rows say."""
+"""Runs of `presize bench` as variants, each in its own process, over any folders."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MODELS = {"none": "the loader alone", "small": "the small CNN"}
 
 
 def facts(tree: Path) -> Columns:
-    """The conditions of the photographs below `tree`, with torch's version."""
+    """Return the conditions of the photographs below `tree`, and torch's version."""
     return conditions(sorted(tree.rglob("*.jpg"))) | {"torch": version("torch")}
 
 
 def variants_of(
     options: BenchOptions, variants: dict[Variant, Path], what: str = ""
 ) -> Iterator[tuple[str, partial[Iterator[Columns]]]]:
-    """The runs of a round by name, for measuring.in_rounds.
+    """Yield the runs of a round by name, for measuring.in_rounds.
 
     Args:
-        options: of `presize bench`.
-        variants: each with the folder that it reads.
-        what: is in that folder, in words.
+        options: options of `presize bench`.
+        variants: source folder of each variant.
+        what: description of that folder's contents.
     """
     for run in options.runs(tuple(variants)):
         name = f"{what}: {run}" if what else str(run)
@@ -42,11 +42,11 @@ def variants_of(
 
 
 def measure(run: Run, what: str = "") -> Iterator[Columns]:
-    """The row of one run."""
+    """Yield the row of one run."""
     files = [path for path in Path(run.root).rglob("*") if path.is_file()]
     share, meter = resident_share(files), processes.Meter()
     row = row_of(run, 0, share, run_apart(run))
-    del row["repeat"]  # the round
+    del row["repeat"]  # in_rounds adds the round
     short = {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
     stored = sum(path.stat().st_size for path in files)
     yield (
@@ -57,19 +57,19 @@ def measure(run: Run, what: str = "") -> Iterator[Columns]:
 
 
 def utilisation(rows: list[rates.Row], others: list[rates.Row]) -> float:
-    """U = T_resident / T of `rows`, runs of one kind.
+    """Return U = T_resident / T of `rows`.
 
     Args:
-        rows: the runs.
-        others: these and the runs of other loaders with the same training. T_resident is the median of them all,
-            since it does not depend on the loader.
+        rows: runs of one variant.
+        others: these and the runs of other loaders with the same training. T_resident is the median of all of them,
+            because it does not depend on the loader.
     """
     resident, copied = (median(rates.column(others, name)) for name in ("resident_s", "copied_s"))
     return Stages(resident, copied, median(rates.column(rows, "step_s"))).stalls.utilisation
 
 
 def closing(rows: list[rates.Row]) -> str:
-    """The lines below a table: what the figures depend on."""
+    """Format the conditions, for the lines below a table."""
     first = next(row for row in rows if row["batch"])
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""Builds by the command line, as variants: the folder that they read, the command, what it measured."""
+"""Builds by the command line, as variants: their source folder, command and measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from shared import processes
 
 PRESIZE = str(Path(sys.executable).with_name("presize"))
-"""The command of this environment."""
+"""The command `presize` of this environment."""
 
 PEERS = Path(__file__).resolve().parents[1] / "peers"
 
@@ -23,7 +23,7 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class Variant:
-    """A command that writes `out` and prints a line of JSON last: its `seconds`, and how many images (`counts`)."""
+    """A command that writes `out` and last prints JSON: `seconds`, and the number of images under the key `counts`."""
 
     command: list[str]
     out: Path
@@ -31,7 +31,7 @@ class Variant:
 
 
 def link_tree(photos: list[Path], root: Path, images: int) -> Path:
-    """A folder of `images` hard links to `photos`, in class folders; made once for the same photographs."""
+    """Create a folder of `images` hard links to `photos` in class folders, or reuse the one of the same photographs."""
     facts = [(str(photo), photo.stat().st_size, photo.stat().st_mtime_ns) for photo in photos]
     digest = hashlib.sha256(repr((facts, images)).encode()).hexdigest()[:12]
     tree = root / f"source-{images}-{digest}"
@@ -53,12 +53,12 @@ def link_tree(photos: list[Path], root: Path, images: int) -> Path:
 
 
 def presize_build(source: Path, out: Path, *how: str) -> Variant:
-    """`presize build`, without a report: the page takes a second whatever the number of images."""
+    """Return a build without a report, which takes a second for any number of images."""
     return Variant([PRESIZE, "build", str(source), str(out), *how, "--no-report", "--json"], out)
 
 
 def build_once(source: Path, out: Path, *how: str) -> Path:
-    """`out`, built from `source`; a dataset that is complete is kept."""
+    """Build `source` into `out`, unless that is a complete dataset, and return `out`."""
     if not (out / "manifest.json").exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         command = [*presize_build(source, out, *how).command[:-1], "--overwrite"]
@@ -67,7 +67,7 @@ def build_once(source: Path, out: Path, *how: str) -> Path:
 
 
 def measure(variant: Variant) -> dict[str, object]:
-    """The columns of one run. What an earlier run left to be written to disk is written first."""
+    """Run a variant and return its columns. Data of earlier runs is synced to disk first."""
     shutil.rmtree(variant.out, ignore_errors=True)
     os.sync()
     finished = processes.run(variant.command)
@@ -84,7 +84,7 @@ def measure(variant: Variant) -> dict[str, object]:
 
 
 def resources(finished: processes.Finished) -> dict[str, object]:
-    """The columns of what a command used."""
+    """Return the columns of CPU time and memory."""
     return {
         "cpu_seconds": round(finished.cpu_seconds, 3),
         "worker_private_mb": round(finished.worker_private_mb, 1),

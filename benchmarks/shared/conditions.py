@@ -1,5 +1,5 @@
-"""What a time depends on: the machine, the versions, the photographs. Each row of a CSV carries them. No names of
-machines or people, no paths."""
+"""The conditions of a measurement, for each row of a CSV: the machine, the versions, the photographs. They include no
+names of machines or people, and no paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = (
 
 
 def find_photos(source: Path) -> list[Path]:
-    """The JPEGs below `source`, sorted by path. Raises SystemExit when there are none."""
+    """Return the JPEGs below `source`, sorted by path. Raises SystemExit if there are none."""
     photos = sorted(path for path in source.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if not photos:
         raise SystemExit(f"no JPEGs below {source}")
@@ -27,7 +27,7 @@ def find_photos(source: Path) -> list[Path]:
 
 
 def conditions(photos: list[Path]) -> dict[str, object]:
-    """The facts by column name. Reads every photograph, so that the page cache holds them afterwards."""
+    """Return the conditions by column name. Reads every photograph, and so fills the page cache."""
     versions = {name: version(name) for name in _PACKAGES}
     return {**machine(photos[0]), **versions, **source_mix(photos)}
 
@@ -44,7 +44,7 @@ def machine(place: Path) -> dict[str, object]:
 
 
 def source_mix(photos: list[Path]) -> dict[str, object]:
-    """Shares of chroma subsampling, and means per photograph. A file that is not a JPEG counts as "other"."""
+    """Return shares of chroma subsamplings, and means per photograph. A file that is not a JPEG counts as "other"."""
     kinds: Counter[str] = Counter()
     width = height = nbytes = measured = 0
     for path in photos:

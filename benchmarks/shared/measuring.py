@@ -1,4 +1,4 @@
-"""The command line that the scripts share: measure photographs into a CSV and print its table, or print it again."""
+"""Common command line of the scripts: measure photographs into a CSV and print its table, or print the table again."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Columns = dict[str, object]
 
 
 def parser(description: str | None, script: str, repeats: int) -> argparse.ArgumentParser:
-    """The options of every script. For `script`, its ``__file__``, the CSV is results/NAME.csv beside it."""
+    """Return a parser with the common options. The CSV is results/NAME.csv next to `script`, its ``__file__``."""
     path = Path(script).resolve()
     csv = path.parent / "results" / f"{path.stem.replace('_', '-')}.csv"
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("source", type=Path, nargs="?", metavar="PHOTOS", help="searched recursively for JPEGs")
-    arguments.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="print its table again")
+    arguments.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="only print its table")
     arguments.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-benchmark"))
-    arguments.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"rounds; {repeats} by default")
-    arguments.add_argument("--seed", type=int, default=0, help="of the order of the runs")
-    arguments.add_argument("--csv", type=Path, default=csv, help="replaced; results/ by default")
+    arguments.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"rounds (default: {repeats})")
+    arguments.add_argument("--seed", type=int, default=0, help="seed of the order of the runs")
+    arguments.add_argument("--csv", type=Path, default=csv, help="CSV to replace (default: in results/)")
     return arguments
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The type of an option that takes N,N."""
+    """Parse the value of an option that takes N,N."""
     return tuple(int(part) for part in text.split(","))
 
 
@@ -43,10 +43,10 @@ def run(
     """Measure into options.csv, unless --table is given, and print the summary.
 
     Args:
-        arguments: made by parser().
-        measure: writes options.csv.
-        summary: the table of its rows.
-        minutes: how long the measurement takes with the defaults, printed before it begins.
+        arguments: result of parser().
+        measure: function that writes options.csv.
+        summary: function that formats rows as a table.
+        minutes: duration of the measurement with the defaults, printed first.
     """
     options = arguments.parse_args()
     if (options.source is None) == (options.table is None):
@@ -66,13 +66,13 @@ def in_rounds(
     facts: Columns,
     progress: str = "images_per_s",
 ) -> None:
-    """Run each variant once a round, options.repeats rounds, in an order drawn by options.seed.
+    """Run each variant once per round, options.repeats rounds, in random order, and write options.csv after each run.
 
     Args:
-        variants: by name; each call yields rows.
-        options: repeats, seed and csv, which is written after each run.
-        facts: columns of every row, beside the date and the round.
-        progress: the column that is printed after each run.
+        variants: functions that yield rows, by name.
+        options: repeats, seed of the order, and csv.
+        facts: columns of every row, in addition to the date and the round.
+        progress: column to print after each run.
     """
     date, order = datetime.datetime.now(datetime.UTC).date().isoformat(), random.Random(options.seed)
     rows: list[Columns] = []

@@ -1,5 +1,4 @@
-"""Run a command and watch it: wall time, private memory of its worker processes, and what else the machine was doing
-meanwhile."""
+"""Run a command and measure wall time, CPU time, the private memory of its processes, and other processes' CPU time."""
 
 from __future__ import annotations
 
@@ -22,17 +21,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has ended.
+    """Measurements of a finished command.
 
     Attributes:
-        output: what it printed.
-        seconds: of wall time, from before it was started until it had ended.
-        worker_private_mb: the most private memory (USS) that any child process was seen with, or the command itself
-            where it has no children. It is sampled, so a short peak can be missed.
-        driver_private_mb: the same of the command itself.
-        cpu_seconds: of the command and its children, user and system.
-        other_cpu: the share of all cores' time that went into other processes. Above some hundredths, the machine
-            was not idle.
+        output: its standard output.
+        seconds: wall time, from before its start until its end.
+        worker_private_mb: peak private memory (USS) of any child process, or of the command itself if it has none. It
+            is sampled, so short peaks can be missed.
+        driver_private_mb: peak private memory of the command itself.
+        cpu_seconds: user and system time of the command and its children.
+        other_cpu: share of all cores' time that other processes took. Above some hundredths, the machine was not idle.
     """
 
     output: str
@@ -44,7 +42,7 @@ class Finished:
 
 
 def run(command: list[str]) -> Finished:
-    """Raises SystemExit with its standard error when the command fails."""
+    """Run `command` and measure it. Raises SystemExit with its standard error if it fails."""
     meter = Meter()
     process = psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ended = threading.Event()
@@ -68,18 +66,18 @@ def run(command: list[str]) -> Finished:
 
 
 def apart(function: Callable[..., _Result], *arguments: object) -> _Result:
-    """What `function` returns, called in a new process, which may have workers of its own."""
+    """Call `function` in a new process that may start workers, and return its result."""
     with ProcessPoolExecutor(1, get_context("spawn"), _fork_workers) as executor:
         return executor.submit(function, *arguments).result()
 
 
 def _fork_workers() -> None:
-    """A process that was spawned would spawn its own, too."""
+    """Fork workers: a spawned process would spawn them by default."""
     set_start_method("fork", force=True)
 
 
 class Meter:
-    """Counts from the moment when it is made."""
+    """Wall time, CPU time and other processes' CPU time since its creation."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._start = _busy_seconds(), _own_seconds(), time.perf_counter()
@@ -88,11 +86,11 @@ class Meter:
         return time.perf_counter() - self._start
 
     def cpu_seconds(self) -> float:
-        """Of this process, and of those it started that have ended."""
+        """Return the CPU time of this process and of its children that have ended."""
         return _own_seconds() - self._own
 
     def other_cpu(self) -> float:
-        """As in Finished."""
+        """Return the share of all cores' time that other processes took."""
         other = _busy_seconds() - self._busy - self.cpu_seconds()
         return max(0.0, other / self.seconds() / psutil.cpu_count())
 
@@ -107,18 +105,17 @@ def _watch(pid: int, peaks: dict[str, int], ended: threading.Event) -> None:
 
 
 def _private_bytes(process: psutil.Process) -> int:
-    """Memory that only this process holds; 0 when it has ended."""
+    """Return the USS of a process; 0 if it has ended."""
     with suppress(psutil.Error):
         return int(process.memory_full_info().uss)
     return 0
 
 
 def _busy_seconds() -> float:
-    """CPU time of the whole machine since it started, without waiting and idling. `user` includes guests."""
+    """Return the busy CPU time of the whole machine since it booted. `user` includes guests."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def _own_seconds() -> float:
-    """CPU time of this process and of its children that have ended."""
     return float(sum(psutil.Process().cpu_times()[:4]))  # user, system, children's user, children's system

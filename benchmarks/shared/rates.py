@@ -1,4 +1,4 @@
-"""Rows of a CSV -> what they say: medians with their range, ratios within rounds, tables in Markdown."""
+"""Summaries of the rows of a CSV: medians with their range, ratios within rounds, tables in Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(path: Path) -> list[Row]:
 
 
 def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """A row may lack columns that others have."""
+    """Write a CSV of rows whose columns may differ."""
     names = dict.fromkeys(name for row in rows for name in row)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -26,39 +26,39 @@ def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def select(rows: list[Row], **columns: object) -> list[Row]:
-    """The rows with these values, by round."""
+    """Return the rows with these values, sorted by round."""
     wanted = {name: str(value) for name, value in columns.items()}
     found = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     return sorted(found, key=lambda row: int(row["round"]))
 
 
 def column(rows: list[Row], name: str) -> list[float]:
-    """The numbers of a column, without rows that have none."""
+    """Return the numbers of a column, without empty cells."""
     return [float(row[name]) for row in rows if row[name] != ""]
 
 
 def numbers_in(rows: list[Row], name: str) -> list[int]:
-    """The different whole numbers of a column, in ascending order."""
+    """Return the unique integers of a column, in ascending order."""
     return sorted({int(row[name]) for row in rows})
 
 
 def ratios(values: list[float], others: list[float]) -> list[float]:
-    """One for each round: what slows the machine for a while slows both."""
+    """Return the ratio within each round: both values are measured under the same load."""
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
 def spread(values: Sequence[float], pattern: str) -> str:
-    """The median, and min–max in brackets. `pattern` formats one number: ``.2f``."""
+    """Format the median, and min–max in brackets. `pattern` formats one number, such as ``.2f``."""
     return f"{median(values):{pattern}} ({min(values):{pattern}}–{max(values):{pattern}})"
 
 
 def times(values: list[float], others: list[float]) -> str:
-    """The spread of the ratios."""
+    """Format the spread of the ratios."""
     return spread(ratios(values, others), ".2f")
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Markdown."""
+    """Format a table in Markdown."""
     head, *rest = (f"| {' | '.join(row)} |" for row in (heads, *lines))
     return "\n".join([head, "|---" * len(heads) + "|", *rest])
 
@@ -72,12 +72,12 @@ def other_work(rows: list[Row]) -> str:
 
 
 def rounds(rows: list[Row]) -> str:
-    """The date, and how many rounds there were."""
+    """Format the date and the number of rounds."""
     return f"{rows[0]['date']}, {len({row['round'] for row in rows})} rounds"
 
 
 def photographs(row: Row) -> str:
-    """Their mean size."""
+    """Format the mean size of the photographs."""
     return f"mean {row['mean_width']}×{row['mean_height']}, {row['mean_kb']} kB"
 
 
@@ -86,6 +86,6 @@ def machine(row: Row) -> str:
 
 
 def versions(rows: list[Row]) -> str:
-    """Of the packages that the runs named themselves: "numpy=2.4.6 torch=2.13.0"."""
+    """Format the package versions that the runs reported, such as "numpy=2.4.6 torch=2.13.0"."""
     found = sorted({version for row in rows for version in row["versions"].split()})
     return ", ".join(version.replace("=", " ") for version in found)

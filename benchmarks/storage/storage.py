@@ -1,16 +1,14 @@
-"""How fast records come from disk and from the page cache, with the kernel's readahead and without.
+"""Measure how fast records are read from disk and from the page cache, with and without the kernel's readahead.
 
     python benchmarks/storage/storage.py --work DIR [--work DIR2]
 
-Writes shards of random bytes below each DIR, one set for each record size, and reads records from them through
-presize.store.shard, without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them:
-every record once in random order ("epoch"), or in the order of the disk ("sequential"), or so few of them that the
-records around them are never read ("sparse", like an epoch of a dataset much larger than memory). "preload" reads the
-shards into the page cache first; that time counts.
+Writes shards of random bytes below each DIR, one set per record size. Reads records from them through ShardReader,
+without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them: every record once in
+random order ("epoch") or in disk order ("sequential"), or so few that the records around them are never read ("sparse",
+like an epoch of a dataset much larger than memory). "preload" first reads the shards into the page cache, which counts.
 
-Each run is a process of its own, forked from this one, and all runs of a round are in random order. Cold means that
-the shards were dropped from this machine's page cache, which is checked; a disk outside of this machine may have a
-cache of its own.
+Each run is a process, forked from this one; all runs of a round are in random order. Cold means that the shards were
+dropped from this machine's page cache, which is checked; the disk or a host may have another cache.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ from shared.conditions import machine
 _BATCH = 128
 _SHARD_BYTES = 20_000_000
 _SPARSE_SHARE = 0.02
-"""Of a dataset, in readahead windows: one for each record of a sparse run, and at least 8."""
+"""Share of a dataset that the readahead windows of a sparse run cover, one window per record; at least 8 records."""
 
 _WARM_PASSES = 10
-"""A single one is too short to be timed."""
+"""Passes over the records in a warm run: one is too short to be timed."""
 
 
 class Variant(NamedTuple):
@@ -79,7 +77,7 @@ def write_shards(work: Path, record_bytes: int, megabytes: int) -> None:
 
 
 def measure(variant: Variant, options: argparse.Namespace, draw: random.Random) -> Iterator[measuring.Columns]:
-    """What read() measures, in a process of its own."""
+    """Call read() in a new process, and yield its row."""
     shards = sorted((variant.work / str(variant.record_bytes)).iterdir())
     window = window_bytes(shards[0])
     records = None
@@ -133,14 +131,14 @@ def read(variant: Variant, shards: list[Path], records: int | None, seed: int) -
 
 
 def disk_bytes() -> int:
-    """The bytes that this process and its threads have read from disk."""
+    """Return the bytes that this process has read from disk."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """By window and record size: the rate of a cold epoch without readahead, and the other ways as multiples of the
-    same order and cache without it."""
+    """Format a table by window and record size: the rate of a cold epoch without readahead, and the other runs relative
+    to the same order and cache without readahead."""
     heads = ["window", "record", "cold epoch, off: records/s", "on", "preload", "cold sequential: on"]
     heads += ["cold sparse: on", "bytes from disk per byte wanted", "warm epoch: on", "warm sequential: on"]
     lines = []
@@ -179,13 +177,13 @@ def main() -> None:
     csv = Path(__file__).resolve().parent / "results" / "storage.csv"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, action="append", metavar="DIR", help="on the disk to be measured")
-    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="print its table again")
+    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="only print its table")
     parser.add_argument("--sizes", type=measuring.numbers, default=(1000, 10_000, 30_000, 150_000), metavar="N,N")
-    parser.add_argument("--megabytes", type=int, default=500, help="of shards, for each record size")
-    parser.add_argument("--epoch-megabytes", type=int, default=20, help="of them that an epoch reads, in twenties")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds; 5 by default")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the runs, and of the records")
-    parser.add_argument("--csv", type=Path, default=csv, help="replaced; results/ by default")
+    parser.add_argument("--megabytes", type=int, default=500, help="MB of shards per record size")
+    parser.add_argument("--epoch-megabytes", type=int, default=20, help="MB that an epoch reads, a multiple of 20")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of runs and records")
+    parser.add_argument("--csv", type=Path, default=csv, help="CSV to replace (default: in results/)")
     options = parser.parse_args()
     if options.table is not None:
         print(summary(rates.read(options.table)))

@@ -1,12 +1,12 @@
-"""Whether training on presized images reaches the accuracy of training on the photographs themselves.
+"""Compare the accuracy of training on presized images with that of training on the photographs.
 
     python benchmarks/training/accuracy.py SRC
 
-SRC is a folder of class folders; without it, one is made as by `presize sample`. A fifth of each class is held out. The
-small CNN of `presize bench` is trained from scratch on the rest, once for each seed and variant: from the raw folder,
-and from LMDB datasets of one or more sizes. All begin with the same weights and get the same samples in the same order,
-with the same crops and flips. A presized folder is not trained on: the script checks that it gives the same pixels as
-LMDB. Prints a table; asserts nothing.
+SRC is a folder of class folders; without it, the script generates images like `presize sample`. A fifth of each class
+is held out. The small CNN of `presize bench` is trained from scratch on the rest, once for each seed and variant: from
+the raw folder, and from LMDB datasets of one or more sizes. With one seed, all variants start from the same weights and
+get the same samples in the same order, with the same crops and flips. The script does not train on presized folders,
+but measures the share of crops with the same pixels as LMDB. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from shared import measuring, rates
 from shared.conditions import conditions, find_photos
 
 KINDS: dict[str, Layout] = {"presized": "folder", "lmdb": "lmdb"}
-"""What is built, and by which --to."""
+"""The --to of each built variant."""
 
 HELD_OUT = 5
 """One of this many samples is held out."""
 
 SHOWN = 0.8
-"""The share of the shorter side that the network is tested on, as by Resize(160) and CenterCrop(128)."""
+"""Share of the shorter side that test crops cover, as by Resize(160) and CenterCrop(128)."""
 
 
 @dataclass(frozen=True)
 class Middle:
-    """The centre crop of torchvision's Resize and CenterCrop: a square of SHOWN of the shorter side, resized to
+    """Centre crop like torchvision's Resize and CenterCrop: a square of SHOWN of the shorter side, resized to
     `size`."""
 
     size: int
@@ -76,8 +76,8 @@ def parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     csv = Path(__file__).resolve().parent / "results" / "accuracy.csv"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, nargs="?", metavar="SRC", help="a folder of class folders")
-    parser.add_argument("--name", default="photographs", help="the name of SRC in the results")
-    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="print its table again")
+    parser.add_argument("--name", default="photographs", help="name of SRC in the results")
+    parser.add_argument("--table", type=Path, nargs="?", const=csv, metavar="CSV", help="only print its table")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "presize-accuracy"))
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
     parser.add_argument("--epochs", type=int, default=24)
@@ -86,19 +86,18 @@ def parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         type=measuring.numbers,
         default=(160, 256),
         metavar="N,N",
-        help="of presized images, px along the shorter side",
+        help="shorter sides of the presized images, px",
     )
-    parser.add_argument("--crop", type=int, default=128, help="of the network's input, px")
+    parser.add_argument("--crop", type=int, default=128, help="side of the network's input, px")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=5e-3, help="the highest learning rate")
-    parser.add_argument("--workers", type=int, default=2, help="no result depends on it")
-    parser.add_argument("--csv", type=Path, default=csv, help="replaced; results/ by default")
+    parser.add_argument("--rate", type=float, default=5e-3, help="maximal learning rate")
+    parser.add_argument("--workers", type=int, default=2, help="does not affect the results")
+    parser.add_argument("--csv", type=Path, default=csv, help="CSV to replace (default: in results/)")
     return parser, parser.parse_args()
 
 
 def split(labels: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """The indices of the training samples and of the held-out ones: one in HELD_OUT of each class, drawn with a fixed
-    seed."""
+    """Return the indices of training and held-out samples: one in HELD_OUT of each class, drawn with a fixed seed."""
     order = np.random.default_rng(0).permutation(len(labels))
     held = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -108,7 +107,7 @@ def split(labels: npt.NDArray[Any]) -> tuple[Ints, Ints]:
 
 
 def prepare(options: argparse.Namespace) -> dict[str, Listing]:
-    """The raw folder, and what is built from it: a folder and an LMDB dataset of each size."""
+    """List the raw folder, and build and list a folder and an LMDB dataset of each size."""
     raw = options.source
     if raw is None:
         raw, options.name = options.work / "sample", "the sample set"
@@ -125,14 +124,14 @@ def prepare(options: argparse.Namespace) -> dict[str, Listing]:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of a variant: `numbers` are their indices in the dataset at `root`."""
+    """Samples of a variant: `numbers` are their indices in the dataset at `root`."""
 
     variant: Variant
     root: str
     numbers: Ints
 
     def batches(self, crop: Crop, flip: float, options: argparse.Namespace, seed: int) -> Any:
-        """A loader that yields all of them once an epoch; (seed, epoch) determines order and crops."""
+        """Return a loader that yields all of them once per epoch; (seed, epoch) determines order and crops."""
         dataset = open_variant(self.variant, self.root, crop, flip)
         how = argparse.Namespace(batch=options.batch, workers=options.workers, prefetch=4)
         order = Chosen(self.numbers, len(dataset), seed)
@@ -140,7 +139,7 @@ class Samples:
 
 
 def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> float:
-    """The share of one epoch's random crops that are bit-identical."""
+    """Return the share of one epoch's random crops that are bit-identical."""
     crop = training_crop(options)
     alike: list[bool] = []
     for batch, again in zip(*(variant.batches(crop, FLIP, options, 0) for variant in (one, other)), strict=True):
@@ -149,7 +148,7 @@ def same_pixels(one: Samples, other: Samples, options: argparse.Namespace) -> fl
 
 
 def training_crop(options: argparse.Namespace) -> RandomResizedCrop:
-    """Larger crops than for ImageNet, as is usual for small datasets."""
+    """Return larger crops than for ImageNet, as is usual for small datasets."""
     return RandomResizedCrop(options.crop, scale=(0.25, 1.0))
 
 
@@ -159,11 +158,11 @@ def train(
     """Train a new network and yield, after each epoch, the mean loss and the top-1 accuracy on each test set.
 
     Args:
-        samples: to train on.
+        samples: training samples.
         tests: batches of held-out images, by name.
-        classes: the number of outputs.
-        seed: of the weights and of the order.
-        options: of the script.
+        classes: number of outputs.
+        seed: seed of the weights and of the order.
+        options: options of the script.
     """
     torch.manual_seed(seed)
     model = small_cnn(classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -185,7 +184,7 @@ def train(
 
 
 def pixels(images: torch.Tensor) -> torch.Tensor:
-    """uint8 -> about -2 to 2."""
+    """Scale uint8 to about -2 to 2."""
     return images.to(torch.float32, memory_format=torch.channels_last).sub(128).div_(64)
 
 
@@ -198,13 +197,13 @@ def top1(model: nn.Module, test: list[Any]) -> float:
 
 
 def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
-    """The epochs of each run, a row each."""
+    """Yield the rows of each run, one per epoch."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - options.workers))
     listings = prepare(options)
     numbers = common_samples(listings)
     labels = listings["raw"].labels
     if labels is None:
-        raise SystemExit(f"{options.source} has no class folders, so there is nothing to learn")
+        raise SystemExit(f"expected class folders in {options.source}, found none")
     names, classes = np.unique(labels[numbers["raw"]].astype(str), return_inverse=True)
     learnt, held = split(classes)
 
@@ -238,14 +237,14 @@ def measure(options: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
 
 
 def kind_of(name: str) -> Variant:
-    """lmdb-160 -> lmdb, as presize.measure.bench_options has them."""
+    """Return the variant of presize.measure.bench_options: "lmdb" for "lmdb-160"."""
     kind: Any = name.partition("-")[0]
     return kind
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of pairs, one a seed: the mean difference, its standard error, and the half-width of its 95 % interval."""
+    """Mean difference of pairs (one per seed), its standard error, and the half-width of its 95 % interval."""
 
     mean: float
     error: float
@@ -261,7 +260,7 @@ class Difference:
 
 
 def variants_of(rows: list[rates.Row]) -> dict[str, str]:
-    """The variants in the results, in their order, with their labels."""
+    """Return the labels of the variants in the results, in their order."""
     names = dict.fromkeys(row["variant"] for row in rows)
     return {
         variant: "the raw folder" if variant == "raw" else f"LMDB, {variant.partition('-')[2]} px" for variant in names
@@ -269,19 +268,19 @@ def variants_of(rows: list[rates.Row]) -> dict[str, str]:
 
 
 def complete(rows: list[rates.Row]) -> list[rates.Row]:
-    """The rows of seeds that every variant has finished."""
+    """Return the rows of seeds that every variant has finished."""
     ended = {(row["seed"], row["variant"]) for row in rows if row["epoch"] == row["epochs"]}
     return [row for row in rows if all((row["seed"], variant) in ended for variant in variants_of(rows))]
 
 
 def final(rows: list[rates.Row], variant: str, column: str = "top1") -> list[float]:
-    """After the last epoch, in per cent, one a seed."""
+    """Return the accuracy after the last epoch in per cent, one value per seed."""
     last = {int(row["seed"]): row for row in rows if row["variant"] == variant and row["epoch"] == row["epochs"]}
     return [100 * float(last[seed][column]) for seed in sorted(last)]
 
 
 def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
-    """In per cent, one a seed."""
+    """Return the accuracy of each epoch in per cent, one value per seed."""
     found: dict[int, list[float]] = {}
     for row in rows:
         if row["variant"] == variant:
@@ -290,9 +289,9 @@ def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
 
 
 def table(rows: list[rates.Row]) -> str:
-    """Means, with the standard deviation over seeds; of differences between runs of the same seed, with their standard
+    """Format means with their standard deviation over seeds, and mean differences of the same seed with their standard
     error."""
-    heads = ["trained and tested on", "top-1, %", "of each seed", "less raw, points", "95 % interval"]
+    heads = ["trained and tested on", "top-1, %", "of each seed", "difference to raw, points", "95 % interval"]
     raw, lines = final(rows, "raw"), []
     for variant, name in variants_of(rows).items():
         values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")

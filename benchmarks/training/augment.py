@@ -1,10 +1,10 @@
-"""Random crops on the CPU: torchvision, Albumentations, and presize, which crops before it decodes.
+"""Compare random crops on the CPU by torchvision, Albumentations, and presize, which crops before decoding.
 
     python benchmarks/training/augment.py PHOTOS --peers-python PEERS_ENV/bin/python
 
 Presizes hard links to the JPEGs below PHOTOS to 256 px. Every library makes random resized crops of 224 px of the same
-stored JPEGs, mirrored with probability 1/2, in a DataLoader, in batches of several sizes. Each runs once a round, in
-random order, in a process of its own, with the page cache warm. Prints a table; asserts nothing.
+stored JPEGs, mirrored with probability 1/2, in a DataLoader, in batches of several sizes. Each runs once per round, in
+random order, in its own process, with the page cache warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ LIBRARIES = {
 }
 _PEERS = ("torchvision", "albumentations")
 _SLOW_IMAGES = 512
-"""Variants that decode whole images read this many of them, drawn at random."""
+"""Images that variants read that decode whole images, drawn at random."""
 
 
 def measure(command: list[str], library: str, workers: int, batches: tuple[int, ...]) -> Iterator[measuring.Columns]:
-    """A row for each batch size; none, and a message, where the library cannot be imported."""
+    """Yield a row for each batch size, or print a message if the library cannot be imported."""
     order = random.sample(batches, len(batches))
     finished = processes.run([*command, "--workers", str(workers), "--batches", *map(str, order)])
     printed = json.loads(finished.output.splitlines()[-1])
     if "missing" in printed:
-        print(f"{library} is left out: {printed['missing']}", file=sys.stderr)
+        print(f"skipping {library}: {printed['missing']}", file=sys.stderr)
         return
     for batch, found in printed["batches"].items():
         yield {
@@ -56,12 +56,12 @@ def measure(command: list[str], library: str, workers: int, batches: tuple[int, 
 
 
 def libraries(options: argparse.Namespace, lmdb: Path, files: Path) -> Iterator[tuple[str, list[str]]]:
-    """The command of each."""
+    """Yield the libraries and their commands."""
     script = str(builds.PEERS / "augment.py")
     for library in LIBRARIES:
         python = options.peers_python if library in _PEERS else sys.executable
         if python is None:
-            print(f"{library} is left out: no --peers-python", file=sys.stderr)
+            print(f"skipping {library}: needs --peers-python", file=sys.stderr)
         elif library == "presize":
             yield library, [str(python), script, str(lmdb), library]
         else:
@@ -69,7 +69,7 @@ def libraries(options: argparse.Namespace, lmdb: Path, files: Path) -> Iterator[
 
 
 def by_library(rows: list[rates.Row]) -> dict[tuple[str, int], dict[int, list[float]]]:
-    """(library, workers) -> batch size -> images a second."""
+    """Return images/s by (library, workers) and batch size."""
     found = {}
     for library, workers in product(LIBRARIES, rates.numbers_in(rows, "workers")):
         mine = rates.select(rows, variant=library, workers=workers)
@@ -105,7 +105,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--peers-python", type=Path, help="of the environment with torchvision and Albumentations")
+    arguments.add_argument("--peers-python", type=Path, help="interpreter with torchvision and Albumentations")
     arguments.add_argument("--images", type=int, default=1024)
     arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2), metavar="N,N")
     arguments.add_argument("--batches", type=measuring.numbers, default=(1, 32, 128, 256), metavar="N,N")

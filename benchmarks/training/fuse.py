@@ -1,11 +1,11 @@
-"""A training script with torchvision's transforms: from ImageFolder, from LMDB as it is, and with fuse=True.
+"""Compare torchvision's transforms on ImageFolder, on LMDB, and on LMDB with fuse=True.
 
     python benchmarks/training/fuse.py PHOTOS
 
-Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them by the script of torchvision's references:
-RandomResizedCrop(224), RandomHorizontalFlip, ToDtype, Normalize, batches of 128 float32 images, in the same plain
-DataLoader, with the page cache warm. Each variant runs once a round, in random order, in a process of its own. Needs
-torchvision beside presize. Prints a table; asserts nothing.
+Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of torchvision's
+reference training script: RandomResizedCrop(224), RandomHorizontalFlip, ToDtype, Normalize, batches of 128 float32
+images, in the same plain DataLoader, with the page cache warm. Each variant runs once per round, in random order, in
+its own process. Needs torchvision in presize's environment. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STAGES = {"stages-folder": "ImageFolder", "stages-lmdb": "LMDBDataset"}
 
 
 def measure(command: list[str], variant: str) -> Iterator[measuring.Columns]:
-    """The row of a variant, or one for each of its stages."""
+    """Yield the row of a variant, or one row per stage."""
     finished = processes.run([*command, variant])
     printed = json.loads(finished.output.splitlines()[-1])
     common = {"variant": variant, "other_cpu": round(finished.other_cpu, 3), "versions": printed["versions"]}
@@ -68,7 +68,7 @@ def summary(rows: list[rates.Row]) -> str:
         [
             rates.table(["reads", "images/s", "times ImageFolder"], lines),
             "",
-            rates.table(["CPU ms an image", *names], stage_lines),
+            rates.table(["CPU ms per image", *names], stage_lines),
             "",
             rates.other_work(rows),
             f"{rates.rounds(rows)}, photographs: {rates.photographs(rows[0])}.",
@@ -99,7 +99,7 @@ def main() -> None:
     arguments.add_argument("--images", type=int, default=1024)
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--batch", type=int, default=128)
-    arguments.add_argument("--epochs", type=int, default=2, help="that are timed; four times as many of fast variants")
+    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs; four times as many for fast variants")
     measuring.run(arguments, measure_all, summary, minutes=3)
 
 

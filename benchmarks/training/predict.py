@@ -1,10 +1,10 @@
-"""How well a diagnosis predicts: a pipeline is diagnosed, and then run as it is and with each change that was tried.
+"""Test the predictions of `presize diagnose`: diagnose pipelines, then run them unchanged and with each tried change.
 
     python benchmarks/training/predict.py PHOTOS
 
-Loaders that sleep for a constant time or a varying one, in bursts, in collating, in tiny epochs; photographs, raw and
-presized, of three data sets, two of them made here; steps that sleep, that train, and that leave work between them.
-All are run once a round, in random order, each in a process of its own.
+Loaders sleep for a constant or varying time, in bursts, while collating, in tiny epochs, or read photographs, raw and
+presized, of three data sets, two of them generated. Steps sleep or train; some leave work between steps. Each pipeline
+runs once per round, in random order, in its own process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Batches of BATCH images that take `mean_s` to load, varying by `cv`."""
+    """Batches of BATCH images that take `mean_s` to load, with coefficient of variation `cv`."""
 
     def __init__(self, mean_s: float, cv: float = 0.0, batches: int = 10_000) -> None:
         random = np.random.default_rng(1)
@@ -72,7 +72,7 @@ def collating(workers: int) -> DataLoader[Any]:
 
 
 class SleepingStep:
-    """Like a step on a GPU: this process waits; and works between steps, on a core."""
+    """A step that sleeps, as if waiting for a GPU, and then works on a core for `between` milliseconds."""
 
     def __init__(self, milliseconds: float, between: float = 0.0) -> None:
         self.seconds, self.between = milliseconds / 1e3, between / 1e3
@@ -94,11 +94,11 @@ class Configuration:
     """A pipeline to diagnose.
 
     Attributes:
-        name: in words.
+        name: description.
         photographs: whether its loader reads photographs.
-        loader: makes its loader.
-        step: makes its training step.
-        others: make the other loaders, by name.
+        loader: function that returns its loader.
+        step: function that returns its training step.
+        others: functions that return the alternative loaders, by name.
     """
 
     name: str
@@ -109,8 +109,8 @@ class Configuration:
 
 
 def configurations(sets: dict[str, tuple[Path, Path]]) -> list[Configuration]:
-    """`sets`: the folders of photographs and what they were presized to, by name. Nothing is opened before a loader is
-    made."""
+    """Return the pipelines. `sets` holds the folder of each data set and its presized dataset, by name. No file is
+    opened before a loader is created."""
 
     def mock(name: str, loader: Callable[[], Iterable[Any]], step: Callable[[], Any]) -> Configuration:
         return Configuration(name, False, loader, step, {})
@@ -162,7 +162,7 @@ def photographs(kind: str, photos: Path, presized: Path, workers: int) -> Iterab
 
 
 def train(loader: Iterable[Any], step: Any, seconds: float) -> float:
-    """Images/s of training for at least so long, after the first batches of all workers, or of whole epochs."""
+    """Train for at least `seconds`; return images/s after the first batches of all workers, or of whole epochs."""
     warmup_steps = max(1, workers_of(loader) or 0) * prefetch_of(loader)
     begin, done, images, edge, edge_images = time.perf_counter(), 0, 0, 0.0, 0
     while True:
@@ -176,11 +176,11 @@ def train(loader: Iterable[Any], step: Any, seconds: float) -> float:
                 return (images - edge_images) / (now - edge)
         if time.perf_counter() - begin >= seconds:
             return images / (time.perf_counter() - begin)
-        edge = 0.0  # epochs are short: whole ones count
+        edge = 0.0  # epochs are short: count whole ones
 
 
 def made(one: Configuration, change: Change | None) -> Iterable[Any]:
-    """The loader of a configuration, with a change."""
+    """Return the loader of a configuration, with a change."""
     if change is None:
         return one.loader()
     make = one.loader if change.alternative is None else list(one.others.values())[change.alternative]
@@ -188,7 +188,7 @@ def made(one: Configuration, change: Change | None) -> Iterable[Any]:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Each configuration in each round, in a process of its own: diagnose, then run what was tried."""
+    """Diagnose each configuration and run its changes, each in its own process."""
     photos = find_photos(options.source)
     sets = prepared(options.source, options.work)
     variants = {
@@ -199,7 +199,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def prepared(source: Path, work: Path) -> dict[str, tuple[Path, Path]]:
-    """The photographs given, and two data sets that are made, with what each is presized to."""
+    """Return the given photographs and two generated data sets, each with its presized dataset."""
     work.mkdir(parents=True, exist_ok=True)
     folders = {"photographs": source}
     for name, made_as in (
@@ -216,8 +216,8 @@ def prepared(source: Path, work: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def predict(number: int, sets: dict[str, tuple[Path, Path]], seconds: float) -> list[measuring.Columns]:
-    """The rows of a configuration, by its number: the pipeline as it is, and each change that was tried. All are run
-    after the diagnosis, in two passes, the second backwards, so that a drift of the machine cancels out."""
+    """Return the rows of a configuration: the pipeline unchanged, and with each change that was tried. They run after
+    the diagnosis, in two passes, the second in reverse order, so that a drift of the machine cancels out."""
     warnings.simplefilter("ignore")  # more workers than cores are intended
     torch.set_num_threads(1)
     one = configurations(sets)[number]
@@ -252,12 +252,12 @@ def predict(number: int, sets: dict[str, tuple[Path, Path]], seconds: float) -> 
 
 
 def missed(row: rates.Row) -> float:
-    """Predicted / measured - 1."""
+    """Return predicted / measured - 1."""
     return float(row["predicted_images_per_s"]) / float(row["images_per_s"]) - 1
 
 
 def holds(row: rates.Row) -> bool:
-    """Whether the measured rate lies within the error of the predicted one."""
+    """Return True if the measured rate is within the error of the predicted one."""
     return abs(np.log(1 + missed(row))) <= float(row["error"])
 
 
@@ -302,5 +302,5 @@ def summary(rows: list[rates.Row]) -> str:
 
 if __name__ == "__main__":
     arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--seconds", type=float, default=4.0, help="that each prediction is tried for")
+    arguments.add_argument("--seconds", type=float, default=4.0, help="seconds to run each prediction")
     measuring.run(arguments, measure, summary, minutes=80)

@@ -1,14 +1,13 @@
-"""Scripts that people train with: images/s from ImageFolder and, with that one line changed, from LMDBDataset.
+"""Compare ImageFolder with LMDBDataset in the data loading of well-known training scripts, where one line changes.
 
     git worktree add BEFORE COMMIT && make -C BEFORE .venv/.presize
     python benchmarks/training/scripts.py PHOTOS --before BEFORE
 
-Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of eight well-known
-scripts (benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache
-warm: the presized files through ImageFolder, and LMDB through LMDBDataset without fuse, of this version and of another
-one, and with fuse=True.
-Each variant runs once a round, in random order, in a process of its own. Needs torchvision beside presize, and timm for
-its transform. Prints a table; asserts nothing.
+Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of eight scripts
+(benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
+the presized files through ImageFolder, and LMDB through LMDBDataset, without fuse, with fuse=True, and of another
+version without fuse. Each variant runs once per round, in random order, in its own process. Needs torchvision in
+presize's environment, and timm for its transform. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ READS = {"lmdb": "LMDBDataset", "fused": "fuse=True", "before": "before"}
 
 
 def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
-    """A table of ImageFolder's images/s, or CPU time, and how many times better the others are."""
+    """Format a table of ImageFolder's images/s, or CPU time, and the improvement factors of the others."""
     lines = []
     for script, name in SCRIPTS.items():
         folder = rates.column(rates.select(rows, script=script, reads="folder"), column)
@@ -66,7 +65,7 @@ def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
             lines.append(
                 [name, rates.spread(folder, form), *(rates.times(*pair) if all(pair) else "" for pair in pairs)]
             )
-    unit = "CPU ms an image" if column == "cpu_ms" else "images/s"
+    unit = "CPU ms per image" if column == "cpu_ms" else "images/s"
     return rates.table(
         ["script", f"ImageFolder, {unit}", *(f"{words}, times better" for words in READS.values())], lines
     )
@@ -109,12 +108,12 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--before", type=Path, metavar="CHECKOUT", help="of another version, to compare with")
+    arguments.add_argument("--before", type=Path, metavar="CHECKOUT", help="checkout of another version to compare")
     arguments.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     arguments.add_argument("--images", type=int, default=1024)
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--batch", type=int, default=128)
-    arguments.add_argument("--epochs", type=int, default=1, help="that are timed; twice as many of fast scripts")
+    arguments.add_argument("--epochs", type=int, default=1, help="timed epochs; twice as many for fast scripts")
     measuring.run(arguments, measure_all, summary, minutes=30)
 
 

@@ -1,10 +1,10 @@
-"""How small to presize: the raw folder against 320 px and 160 px, as folders and in LMDB.
+"""Compare loading from the raw folder with loading from 320 px and 160 px, as folders and in LMDB.
 
     python benchmarks/training/source_sizes.py PHOTOS
 
 Builds hard links to the JPEGs below PHOTOS at both sizes and in both layouts, and loads random resized crops of 128 px
-from each and from the raw folder, alone and while training the small CNN. Builds and loaders run once a round, in
-random order, in processes of their own, with the page cache warm. Prints a table; asserts nothing.
+from each and from the raw folder, without a model and while training the small CNN. Builds and loaders run once per
+round, in random order, each in its own process, with the page cache warm. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from shared.conditions import find_photos
 _FORMS: dict[Variant, str] = {"presized": "folder", "lmdb": "lmdb"}
 _BUILD = "build"
 _EPOCHS: dict[Variant, int] = {"raw": 2, "presized": 3, "lmdb": 3}
-"""The first is not counted; those of raw folders are long."""
+"""Epochs of a run. The first does not count; epochs of raw folders are long."""
 
 
 def timed_build(tree: Path, out: Path, reads: str, variant: str, how: list[str]) -> Iterator[measuring.Columns]:
-    """One build; its output is removed."""
+    """Time one build, and delete its output."""
     measured = builds.measure(builds.presize_build(tree, out, *how))
     yield {"reads": reads, "variant": variant, "model": _BUILD} | measured
 
 
 def kinds(rows: list[rates.Row]) -> list[tuple[str, str]]:
-    """(what is read, variant): the raw folder, then the sizes in descending order."""
+    """Return pairs of `reads` and variant: the raw folder, then the sizes in descending order."""
     found = {(row["reads"], row["variant"]) for row in rows}
     sizes = sorted((int(reads.split()[0]) for reads, variant in found if variant == "lmdb"), reverse=True)
     return [("raw", "raw"), *((f"{size} px", variant) for size in sizes for variant in _FORMS)]
@@ -100,7 +100,7 @@ def main() -> None:
     arguments.add_argument("--sizes", type=measuring.numbers, default=(320, 160), metavar="N,N", help="shorter side")
     arguments.add_argument("--crop", type=int, default=128)
     arguments.add_argument("--images", type=int, default=2000)
-    arguments.add_argument("--steps", type=int, default=12, help="of an epoch, batches of 64")
+    arguments.add_argument("--steps", type=int, default=12, help="batches of 64 per epoch")
     measuring.run(arguments, measure_all, summary, minutes=5)
 
 

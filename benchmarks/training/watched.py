@@ -1,9 +1,9 @@
-"""How much slower a script is under ``presize diagnose``: microseconds a batch of its own loop, plain and watched.
+"""Measure the overhead of ``presize diagnose`` on a script's loop, in microseconds per batch.
 
     python benchmarks/training/watched.py PHOTOS
 
-Epochs of a plain DataLoader, without workers and with one, are iterated in turn with and without the watch, in one
-process, which does nothing with a batch. Asserts nothing.
+Iterates epochs of a plain DataLoader, without workers and with one, in turn with and without the watch, in one process,
+without training steps. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOW = {"plain": nullcontext, "watched": Watch}
 
 
 def epoch(workers: int, shape: tuple[int, ...], size: int) -> tuple[float, float]:
-    """Microseconds of a batch after the first ones: wall time, and CPU time of this process."""
+    """Return wall time and CPU time of this process in microseconds per batch, after the first batches."""
     samples: Any = [torch.zeros(shape)] * (size * BATCHES)
     begin = cpu = 0.0
     for number, _ in enumerate(DataLoader(samples, size, num_workers=workers)):
@@ -70,7 +70,7 @@ def summary(rows: list[rates.Row]) -> str:
             lines.append([loop, name, rates.spread(plain, ",.0f"), rates.spread(watched, ",.0f"), factor])
     return "\n".join(
         [
-            rates.table(["loop", "of the main process", "plain, µs a batch", "watched", "watched / plain"], lines),
+            rates.table(["loop", "of the main process", "plain, µs per batch", "watched", "watched / plain"], lines),
             "",
             rates.other_work(rows),
             f"{rates.rounds(rows)}. {rates.machine(rows[0])}.",
@@ -85,5 +85,5 @@ def measure_all(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--pairs", type=int, default=10, help="of epochs, plain and watched, in a process")
+    arguments.add_argument("--pairs", type=int, default=10, help="plain and watched epochs per process")
     measuring.run(arguments, measure_all, summary, minutes=3)

@@ -1,10 +1,10 @@
-"""How many workers: loading in the training process against one to N workers.
+"""Compare loading in the training process with loading by one to N workers.
 
     python benchmarks/training/workers.py PHOTOS
 
-A mock dataset that sleeps, in a plain DataLoader, before a training step that sleeps; then real images, a raw folder
-and LMDB in a DataLoader. Each number of workers is run once a round, all in random order; the real ones in processes of
-their own, with the page cache warm. Prints a table and a recommendation; asserts nothing.
+Runs a mock dataset that sleeps, in a plain DataLoader, with a training step that sleeps; and real images from a raw
+folder and from LMDB in a DataLoader. Each number of workers runs once per round, in random order; real images run in
+their own processes, with the page cache warm. Prints a table and a recommendation; asserts nothing.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from shared.conditions import find_photos
 
 MOCK = "mock that sleeps"
 LOAD_S, STEP_S = 0.1, 0.04
-"""How long loading a mock batch sleeps, and a training step: work for two and a half workers."""
+"""Seconds that loading a mock batch and a training step sleep: work for two and a half workers."""
 
 MOCK_BATCH = 10
 _MOCK_STEPS = 30
 _EPOCHS = {"raw": 2, "lmdb": 5}
-"""The first is not counted; those of LMDB are short."""
+"""Epochs of a run. The first does not count; epochs of LMDB are short."""
 
 NEAR = 0.95
-"""Workers are enough from this share of the fastest on."""
+"""Share of the fastest rate from which workers are enough."""
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Takes time without using a core, like a slow disk."""
+    """Dataset that takes time but no CPU, like a slow disk."""
 
     def __len__(self) -> int:
         return MOCK_BATCH * _MOCK_STEPS
@@ -54,19 +54,19 @@ class Sleeping(Dataset[torch.Tensor]):
 
 
 class SleepingStep(NoModel):
-    """Training on a device: the cores are idle."""
+    """Training step that leaves the cores idle, as on a GPU."""
 
     def __call__(self, placed: Any) -> None:  # noqa: ARG002
         time.sleep(STEP_S)
 
 
 def predicted_s(workers: int) -> float:
-    """A step of the mock: the sum of both without workers, else the slower of the two."""
+    """Return the predicted step time of the mock: the sum of both without workers, else the longer one."""
     return max(LOAD_S / workers, STEP_S) if workers else LOAD_S + STEP_S
 
 
 def enough(images_per_s: dict[int, list[float]]) -> int:
-    """The fewest workers that are, by medians, within 5 % of the fastest."""
+    """Return the fewest workers with a median rate within 5 % of the fastest."""
     medians = {workers: median(values) for workers, values in images_per_s.items()}
     return min(workers for workers, rate in medians.items() if rate >= NEAR * max(medians.values()))
 
@@ -93,7 +93,7 @@ def mock(workers: int) -> Iterator[measuring.Columns]:
 
 
 def sweeps(rows: list[rates.Row]) -> dict[tuple[str, str], dict[int, list[rates.Row]]]:
-    """(variant, model) -> workers -> the rows of their runs."""
+    """Return the rows of runs by (variant, model) and number of workers."""
     found: dict[tuple[str, str], dict[int, list[rates.Row]]] = {}
     kinds = {(row["variant"], row["model"]): None for row in rows}
     for variant, model in sorted(kinds, key=lambda kind: (kind[1], ["mock", "raw", "lmdb"].index(kind[0]))):
@@ -164,9 +164,9 @@ def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
     most = len(os.sched_getaffinity(0)) + 2
     arguments.add_argument("--workers", type=measuring.numbers, default=tuple(range(most + 1)), metavar="N,N")
-    arguments.add_argument("--models", default="none", metavar="MODEL,MODEL", help="none, small; none by default")
+    arguments.add_argument("--models", default="none", metavar="MODEL,MODEL", help="none, small (default: none)")
     arguments.add_argument("--images", type=int, default=2000)
-    arguments.add_argument("--steps", type=int, default=12, help="of an epoch of real images, batches of 64")
+    arguments.add_argument("--steps", type=int, default=12, help="batches of 64 per epoch of real images")
     measuring.run(arguments, measure_all, summary, minutes=5)
 
 

@@ -1,10 +1,10 @@
-"""How fast random crops are resized for a batch: by presize's C, by Pillow, whose bytes it makes, and by others.
+"""Compare resizing of random crops by presize's C code, by Pillow, and by other libraries.
 
     python benchmarks/transcoding/crops.py PHOTOS
 
-The JPEGs below PHOTOS are made to 256 px as `presize build` does, cropped at random and resized to 224 px: by all
-of them from the same pixels, in one process, by CPU time. presize's C is measured with each level that the
-processor has. Exits with an error where a byte differs from Pillow's; asserts no time.
+Presizes the JPEGs below PHOTOS to 256 px like `presize build`, crops them at random, and resizes the crops to 224 px.
+All libraries get the same pixels, in one process; CPU time counts. presize's C code is measured with each instruction
+set of the processor. Fails if one of its bytes differs from Pillow's; asserts no times.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LIBRARIES = ("Pillow", "OpenCV linear", "torch, antialiased")
 
 
 def crops(photos: list[Path], count: int) -> list[Pixels]:
-    """Views of stored images, decoded."""
+    """Return random crops of decoded stored images, as views."""
     found, crop, draw = [], RandomResizedCrop(_SIZE), np.random.default_rng(0)
     for photo in photos:
         try:
@@ -62,7 +62,7 @@ def crops(photos: list[Path], count: int) -> list[Pixels]:
 
 
 def microseconds(resize: Callable[[Pixels, Pixels], object], some: list[Pixels], batch: Pixels) -> float:
-    """CPU time per crop. The batch is used again and again, as that of a loader is."""
+    """Return the CPU time per crop. The batch is reused, like that of a loader."""
     start = time.process_time()
     for pixels, row in zip(some, cycle(batch)):
         resize(pixels, row)
@@ -70,13 +70,13 @@ def microseconds(resize: Callable[[Pixels, Pixels], object], some: list[Pixels],
 
 
 def compare(some: list[Pixels], by_presize: Callable[[Pixels, Pixels], object]) -> None:
-    """Raises SystemExit where a byte differs."""
+    """Raise SystemExit if a byte differs from Pillow's."""
     ours, theirs = np.empty((2, _SIZE, _SIZE, 3), np.uint8)
     for pixels in some:
         by_presize(pixels, ours)
         by_pillow(pixels, theirs)
         if not np.array_equal(ours, theirs):
-            raise SystemExit("presize makes other pixels than Pillow")
+            raise SystemExit("expected Pillow's pixels from presize, got others")
 
 
 def by_presize(module: ModuleType, level: int, pixels: Pixels, out: Pixels) -> None:
@@ -121,7 +121,7 @@ def summary(rows: list[rates.Row]) -> str:
 def measure_all(options: argparse.Namespace) -> None:
     compiled = pillow_resize.compiled.trusted()
     if compiled is None or pillow_resize.installed_order() == "another":
-        raise SystemExit("presize's resize is not compiled, or another library takes the place of Pillow")
+        raise SystemExit("presize's resize is not compiled, or another library replaces Pillow")
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
     photos = find_photos(options.source)
@@ -134,7 +134,7 @@ def measure_all(options: argparse.Namespace) -> None:
         _LEVELS[level]: partial(by_presize, compiled, level) for level in range(compiled.level() + 1)
     }
     for resize in resizers.values():
-        for some in sets.values():  # which makes the tables, too
+        for some in sets.values():  # also computes the tables
             compare(some, resize)
     resizers |= zip(_LIBRARIES, (by_pillow, by_opencv, by_torch), strict=True)
 
@@ -150,7 +150,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
-    arguments.add_argument("--images", type=int, default=1000, help="at most")
+    arguments.add_argument("--images", type=int, default=1000, help="maximal number of images")
     measuring.run(arguments, measure_all, summary, minutes=1)
 
 

@@ -1,10 +1,10 @@
-"""How fast presize's decoder of baseline JPEG is beside libjpeg-turbo: on photographs, and on stored images.
+"""Compare presize's baseline JPEG decoder with libjpeg-turbo, on photographs and on stored images.
 
     python benchmarks/transcoding/jpeg_decoder.py PHOTOS --large MOSAICS
 
-One process, from memory, CPU time; the two take turns within each round. Where the table says SSE2, both are held to
-it, in a process of their own. What `--tiles all` does to a JPEG without tiles stands beside decoding that JPEG. Prints
-a table; asserts nothing.
+Runs in one process, from memory; both decoders take turns within each round; CPU time counts. Lines with SSE2 limit
+both to it, in another process. The conversion of a JPEG by `--tiles all` is compared with decoding that JPEG. Prints a
+table; asserts nothing.
 
     python benchmarks/transcoding/jpeg_decoder.py PHOTOS --builds NAME=_jpeg_decoder.so ... --csv CSV
 
@@ -55,7 +55,7 @@ BUFFER = np.empty(64 << 20, np.uint8)
 
 
 class Work(NamedTuple):
-    """A JPEG of `shape` (height, width), and the box of it that is wanted at 1/scale."""
+    """A JPEG of `shape` (height, width), and its box to decode at 1/scale."""
 
     data: bytes
     shape: tuple[int, int]
@@ -75,7 +75,7 @@ def by_libjpeg_turbo_of_a_cut(work: Work) -> None:
 
 def by_jpeg_decoder(work: Work) -> None:
     if jpeg_decoder.decode(work.data, "RGB", work.shape, work.box, BUFFER, work.scale) is None:
-        raise SystemExit("presize's decoder does not take this JPEG")
+        raise SystemExit("presize's decoder cannot decode this JPEG")
 
 
 def into_tiles(work: Work) -> None:
@@ -83,7 +83,7 @@ def into_tiles(work: Work) -> None:
 
 
 class Set(NamedTuple):
-    """Images, and what either does with each."""
+    """Images, and the functions of both decoders."""
 
     works: list[Work]
     by_presize: Callable[[Work], None] = by_jpeg_decoder
@@ -91,7 +91,7 @@ class Set(NamedTuple):
 
 
 def large_sets(photos: list[Path]) -> dict[str, Set]:
-    """All of each photograph, at each scale."""
+    """Return the sets of whole photographs, one per scale."""
     found: dict[str, Set] = {name: Set([]) for name in _LARGE.values()}
     for path in photos:
         data = path.read_bytes()
@@ -103,7 +103,7 @@ def large_sets(photos: list[Path]) -> dict[str, Set]:
 
 
 def sets(photos: list[Path], count: int) -> dict[str, Set]:
-    """Photographs as they are, and what presize stores of them."""
+    """Return the sets of photographs and of the images that presize stores."""
     whole: dict[str, list[Work]] = {name: [] for name in _WHOLE}
     stored: list[Work] = []
     plain: list[Work] = []
@@ -148,7 +148,7 @@ def microseconds(do: Callable[[Work], None], some: list[Work]) -> float:
 
 
 def times(some: Set) -> dict[str, float]:
-    """CPU time per image of either."""
+    """Return the CPU time per image of both decoders."""
     turbo, presize = (microseconds(do, some.works) for do in (some.by_turbo, some.by_presize))
     return {"libjpeg_turbo_us": round(turbo, 1), "presize_us": round(presize, 1)}
 
@@ -157,7 +157,7 @@ _held: dict[str, Set] = {}
 
 
 def hold_to_sse2(todo: dict[str, Set]) -> None:
-    """In a new process, before anything is decoded."""
+    """Limit both decoders to SSE2. Must run in a new process, before any decoding."""
     os.environ |= {"JSIMD_FORCESSE2": "1", VARIABLE: "no-avx2"}
     _held.update(todo)
 
@@ -168,24 +168,24 @@ def times_held(name: str) -> dict[str, float]:
 
 _INSTALLED = "installed"
 _TURN = 40
-"""Images that a build decodes before the next one has its turn."""
+"""Images that a build decodes per turn."""
 
 
 def loaded(file: str) -> Any:
     spec = importlib.util.spec_from_file_location("_jpeg_decoder", file)
     if spec is None or spec.loader is None:
-        raise SystemExit(f"--builds: {file} is no module")
+        raise SystemExit(f"--builds: expected an extension module, got {file}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def in_turns(name: str, works: list[Work], builds: dict[str, Any]) -> Iterator[measuring.Columns]:
-    """CPU time per image of each build."""
+    """Yield the CPU time per image of each build."""
 
     def decode(module: Any, work: Work) -> None:
         if not module.decode(work.data, BUFFER, 3, work.shape, work.box, work.scale):
-            raise SystemExit("this build does not take all JPEGs")
+            raise SystemExit("a build cannot decode all JPEGs")
 
     spent = dict.fromkeys(builds, 0.0)
     for start in range(0, len(works), _TURN):
@@ -228,7 +228,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 def measure_all(options: argparse.Namespace) -> None:
     if not jpeg_decoder.is_available():
-        raise SystemExit("presize's decoder is not compiled, or not for this processor: see presize doctor")
+        raise SystemExit("presize's decoder is not compiled, or not usable on this processor: see presize doctor")
     photos = find_photos(options.source)
     facts = conditions(photos)
     if options.builds:
@@ -255,7 +255,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
-    arguments.add_argument("--images", type=int, default=400, help="of each set but the large ones, at most")
+    arguments.add_argument("--images", type=int, default=400, help="images per set, except the large ones")
     arguments.add_argument("--large", type=Path, metavar="FOLDER", help="large photographs: see building/mosaics.py")
     arguments.add_argument(
         "--builds",

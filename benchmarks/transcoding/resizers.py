@@ -1,10 +1,10 @@
-"""How fast each library resizes, and how far its pixels are from exact arithmetic.
+"""Compare the speed of resizing libraries, and the errors of their pixels relative to exact arithmetic.
 
     python benchmarks/transcoding/resizers.py PHOTOS --sse4-python SSE4_ENV/bin/python \\
         --avx2-python AVX2_ENV/bin/python --vips-python VIPS_ENV/bin/python
 
-Every library gets the same arrays of decoded pixels, in a process of its own that lasts for the whole measurement.
-They take turns, in random order, on one set of images at a time. Prints a table; asserts nothing about times.
+Every library gets the same arrays of decoded pixels, in its own process for the whole measurement. They take turns, in
+random order, on one set of images at a time. Prints a table; asserts no times.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from shared.conditions import conditions, find_photos
 PHOTOS = "photographs"
 LARGE = "12 megapixels"
 PLATE = "zone plate"
-"""The sets of images. The last is there for its errors alone."""
+"""The sets of images. The zone plate is not timed."""
 
 EXACT = "exact, rounded"
-"""The reference itself, rounded to integers: no back-end can come closer."""
+"""The reference rounded to integers: the smallest possible error."""
 
 BASE = "Pillow"
 
@@ -57,10 +57,10 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "OpenCV cubic": ("opencv-cubic", ""),
     "OpenCV linear": ("opencv-linear", ""),
 }
-"""For each its name in peers/resizers.py, and its environment; "" is that of presize."""
+"""The name in peers/resizers.py, and the environment; "" is presize's own."""
 
 OURS: dict[str, Literal["presize", "pillow"]] = {"presize": "presize", BASE: "pillow"}
-"""Their names in --resize-backend."""
+"""Names in --resize-backend."""
 
 
 _LARGE_SIZE = (3000, 4000)
@@ -71,7 +71,7 @@ Pixels = np.ndarray
 
 @dataclass(frozen=True)
 class Set:
-    """Images to resize: `count` of them, as files that numpy maps."""
+    """Images to resize: `count` files of NumPy arrays."""
 
     name: str
     folder: Path
@@ -92,7 +92,7 @@ class Peer:
     def _answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
-            raise SystemExit(f"{self._process.args} ended without an answer")
+            raise SystemExit(f"no answer from {self._process.args}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -105,20 +105,21 @@ def peer(python: Path, backend: str) -> Iterator[Peer]:
 
 
 def reference(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Antialiased bicubic (a = -0.5) in float64, (height, width, 3), clipped to 0 to 255, not rounded.
+    """Resize by antialiased bicubic interpolation (a = -0.5) in float64; return (height, width, 3), clipped to 0 to
+    255, not rounded.
 
-    The weights are those of Pillow and of torchvision's antialias=True: the cubic convolution, as wide as
-    the reduction, at the centres of the pixels, and adding up to 1 inside the image.
+    The weights are those of Pillow and of torchvision's antialias=True: the cubic convolution, as wide as the
+    reduction, at the centres of the pixels, with a sum of 1 inside the image.
     """
     rows, columns = weights(pixels.shape[0], height), weights(pixels.shape[1], width)
-    # One axis after the other, as products of matrices: the fastest in NumPy.
+    # Matrix products, one axis after the other, are fastest in NumPy.
     tall = rows @ pixels.astype(np.float64).reshape(pixels.shape[0], -1)
     wide = columns @ tall.reshape(height, pixels.shape[1], 3).transpose(1, 0, 2).reshape(pixels.shape[1], -1)
     return np.clip(wide.reshape(width, height, 3).transpose(1, 0, 2), 0, 255)
 
 
 def weights(source: int, target: int) -> np.ndarray:
-    """A matrix (target, source) whose rows add up to 1."""
+    """Return a matrix (target, source) whose rows sum to 1."""
     scale = source / target
     stretch = max(scale, 1.0)
     centres = (np.arange(target) + 0.5) * scale
@@ -130,7 +131,7 @@ def weights(source: int, target: int) -> np.ndarray:
 
 
 def error(results: list[Pixels], references: list[Pixels]) -> dict[str, object]:
-    """Of all images of a set together; every pixel has the same weight."""
+    """Return the errors over all pixels of a set."""
     squares = total = worst = 0.0
     count = 0
     for result, exact in zip(results, references, strict=True):
@@ -145,14 +146,14 @@ def error(results: list[Pixels], references: list[Pixels]) -> dict[str, object]:
 
 
 def zone_plate() -> Pixels:
-    """Rings that get finer outwards, up to the Nyquist limit: aliasing shows at once."""
+    """Return an image of rings that get finer outwards, up to the Nyquist limit, which shows aliasing."""
     squared = (np.arange(_PLATE_SIDE) - (_PLATE_SIDE - 1) / 2) ** 2
     rings = 127.5 + 127.5 * np.cos(math.pi * (squared[:, None] + squared) / _PLATE_SIDE)
     return np.repeat(np.rint(rings).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
 def make_sets(photos: list[Path], work: Path, large: int) -> list[Set]:
-    """Decoded photographs, some of them enlarged to 12 megapixels, and a zone plate."""
+    """Write the sets: decoded photographs, some of them enlarged to 12 megapixels, and a zone plate."""
     shutil.rmtree(work, ignore_errors=True)
     made = []
     decoded = [simplejpeg.decode_jpeg(path.read_bytes(), "RGB") for path in photos]
@@ -171,17 +172,17 @@ def make_sets(photos: list[Path], work: Path, large: int) -> list[Set]:
 
 
 def choose(photos: list[Path], count: int, size: int) -> list[Path]:
-    """`count` of those that shrink, evenly spread."""
+    """Return `count` evenly spaced photographs that are larger than `size`."""
     shrinking = []
     for path in photos:
         try:
             height, width, _, _ = simplejpeg.decode_jpeg_header(path.read_bytes())
-        except ValueError:  # no JPEG inside
+        except ValueError:  # not a JPEG
             continue
         if min(height, width) > size:
             shrinking.append(path)
     if not shrinking:
-        raise SystemExit(f"no JPEGs whose shorter side is more than {size} px")
+        raise SystemExit(f"expected JPEGs with a shorter side of more than {size} px, found none")
     return [shrinking[place] for place in np.unique(np.linspace(0, len(shrinking) - 1, count).astype(int))]
 
 
@@ -190,7 +191,7 @@ def load(folder: Path) -> list[Pixels]:
 
 
 def errors(peers: dict[str, Peer], sets: list[Set], size: int) -> dict[tuple[str, str], dict[str, object]]:
-    """By set and back-end. Raises SystemExit when a back-end gives other pixels than presize does with it."""
+    """Return errors by set and backend. Raises SystemExit if a backend's pixels differ from those of a build."""
     found = {}
     for images in sets:
         sources, out = load(images.folder), images.folder / "out"
@@ -208,17 +209,17 @@ def errors(peers: dict[str, Peer], sets: list[Set], size: int) -> dict[tuple[str
                 ours = OURS[name]
                 for pixels, target, result in zip(sources, targets, results, strict=True):
                     if not np.array_equal(resize.resize(pixels, target, "bicubic", ours), result):
-                        raise SystemExit(f"{name}: presize.codecs.resize gives other pixels than peers/resizers.py")
+                        raise SystemExit(f"{name}: pixels of presize.codecs.resize and peers/resizers.py differ")
     return found
 
 
 def call_ms(rows: list[rates.Row], images: str) -> dict[str, list[float]]:
-    """Milliseconds per image from array to array, one number a round."""
+    """Return milliseconds per image from array to array, one number per round."""
     return _by_backend(rows, images, ("load_ms", "resize_ms", "unload_ms"))
 
 
 def resize_ms(rows: list[rates.Row], images: str) -> dict[str, list[float]]:
-    """The same, without the copies into the library's own form and back."""
+    """Return milliseconds per image without copies into the library's own format and back."""
     return _by_backend(rows, images, ("resize_ms",))
 
 
@@ -232,7 +233,7 @@ def _by_backend(rows: list[rates.Row], images: str, columns: tuple[str, ...]) ->
 
 
 def errors_of(rows: list[rates.Row], images: str) -> dict[str, rates.Row]:
-    """A row of each back-end."""
+    """Return a row of each backend."""
     return {row["backend"]: row for row in rows if row["set"] == images}
 
 
@@ -279,7 +280,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 
 def start_peers(stack: ExitStack, asked: argparse.Namespace) -> dict[str, Peer]:
-    """A process for each back-end whose environment was given."""
+    """Start a process for each backend whose environment is available."""
     pythons = {
         "sse4": asked.sse4_python, "avx2": asked.avx2_python, "pillow12": asked.pillow12_python,
         "vips": asked.vips_python or sys.executable,
@@ -289,10 +290,10 @@ def start_peers(stack: ExitStack, asked: argparse.Namespace) -> dict[str, Peer]:
         python = pythons.get(environment, sys.executable)
         started = stack.enter_context(peer(python, backend)) if python else None
         if started is None or "missing" in started.hello:
-            print(f"{name} is left out: its environment was not given", file=sys.stderr)
+            print(f"skipping {name}: its environment is missing", file=sys.stderr)
             continue
         if environment in ("sse4", "avx2") and "post" not in started.hello["version"]:
-            raise SystemExit(f"--{environment}-python: {python} has Pillow itself, not pillow-simd")
+            raise SystemExit(f"--{environment}-python: expected pillow-simd in {python}, got Pillow")
         peers[name] = started
     return peers
 
@@ -318,7 +319,7 @@ def measure_all(asked: argparse.Namespace) -> None:
     shutil.rmtree(asked.work / "resizers")
     rows: list[dict[str, Any]] = [*rates.read(asked.csv)]
     date = rows[0]["date"]
-    for (images, name), wrong in far.items():  # without times: the zone plate, and the reference itself
+    for (images, name), wrong in far.items():  # not timed: the zone plate and the reference
         if images == PLATE or name == EXACT:
             version = peers[name].hello["version"] if name in peers else ""
             rows.append({"date": date, "set": images, "backend": name, "version": version} | wrong | facts)
@@ -327,11 +328,11 @@ def measure_all(asked: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=15)
-    simd = "of an environment made by tools/install_pillow_simd.sh VENV"
+    simd = "interpreter of an environment made by tools/install_pillow_simd.sh VENV"
     arguments.add_argument("--sse4-python", type=Path, metavar="PYTHON", help=f"{simd} sse4")
     arguments.add_argument("--avx2-python", type=Path, metavar="PYTHON", help=f"{simd} avx2")
-    arguments.add_argument("--pillow12-python", type=Path, metavar="PYTHON", help="of an environment with Pillow 12")
-    arguments.add_argument("--vips-python", type=Path, metavar="PYTHON", help="of an environment with pyvips")
+    arguments.add_argument("--pillow12-python", type=Path, metavar="PYTHON", help="interpreter with Pillow 12")
+    arguments.add_argument("--vips-python", type=Path, metavar="PYTHON", help="interpreter with pyvips")
     arguments.add_argument("--images", type=int, default=100, help="photographs to resize")
     arguments.add_argument("--large", type=int, default=4, help="photographs to enlarge to 12 megapixels first")
     arguments.add_argument("--size", type=int, default=256)

@@ -1,4 +1,4 @@
-"""A source that tests of builds change at will."""
+"""A source that tests of builds modify."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from builds import Builder, write_photos
 
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
-    """Builds of 12 images in two classes."""
+    """Return builds of 12 images in two classes."""
     return Builder(write_photos(tmp_path / "photos"))

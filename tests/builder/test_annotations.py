@@ -1,4 +1,4 @@
-"""Boxes and keypoints of the label table, in the pixels of what is stored."""
+"""Boxes and keypoints of the label table, in pixels of the stored images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def options_of(fit: Fit, upscale: bool, *sizes: Size) -> BuildOptions:
 
 
 def slowly(box: list[int], source: Size, wanted: Size, fit: Fit, upscale: bool) -> list[float]:
-    """One corner after the other, in exact arithmetic."""
+    """Transform a box corner by corner, in exact arithmetic."""
     used, size, canvas = target(source, wanted, fit, upscale)
     height, width = canvas or size
     out = []
@@ -51,7 +51,7 @@ def slowly(box: list[int], source: Size, wanted: Size, fit: Fit, upscale: bool) 
 
 
 @given(st.data(), st.sampled_from(["shorter", "longer", "stretch", "crop", "pad"]), st.booleans(), sides, sides)
-def test_boxes_are_scaled_as_a_slow_reference_does_it(
+def test_boxes_are_scaled_like_a_slow_reference(
     data: st.DataObject, fit: Fit, upscale: bool, height: int, width: int
 ) -> None:
     sources = data.draw(st.lists(st.tuples(sides, sides), min_size=1, max_size=5))
@@ -77,7 +77,7 @@ def painted(path: Path, height: int, width: int, box: list[int]) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
-    """Builds of three black PNGs with a white rectangle each, one of them on its side by EXIF."""
+    """Return builds of three black PNGs with a white rectangle each, one of them rotated by EXIF."""
     folder = tmp_path / "raw"
     folder.mkdir()
     painted(folder / "a.png", 60, 100, [20, 10, 60, 40])
@@ -91,7 +91,7 @@ def build(tmp_path: Path) -> Builder:
 
 
 def write_rows(build: Builder, rows: list[dict[str, Any]]) -> None:
-    """Have builds read this label table."""
+    """Make builds read this label table."""
     build.samples = SourceOptions(build.out.with_name("table.jsonl"))
     build.out.with_name("table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -104,7 +104,7 @@ PAINTED = [
 
 
 def in_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows, in shares of the upright images."""
+    """Return the rows in fractions of the upright images."""
     sides = {"a.png": (100, 60), "b.png": (60, 100), "c.jpg": (100, 60)}
     names = ("bbox", "points")
     return [
@@ -116,7 +116,7 @@ def in_shares(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("unit", ["", "%"])
 @pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
-def test_a_box_lies_on_what_it_is_of_in_every_size_that_is_stored(fit: Fit, unit: str, build: Builder) -> None:
+def test_a_box_marks_its_object_in_every_stored_size(fit: Fit, unit: str, build: Builder) -> None:
     sizes = Size(40, 40), Size(72, 50)
     write_rows(build, in_shares(PAINTED) if unit else PAINTED)
     build.options = BuildOptions(
@@ -190,20 +190,20 @@ def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
 
 
 @pytest.mark.parametrize("missing", [0, -1, float("nan")])
-def test_points_that_are_missing_do_not_look_like_shares(missing: float) -> None:
+def test_missing_points_do_not_look_like_shares(missing: float) -> None:
     points = pa.array([[[50, 60, *[missing] * 6]]], pa.large_list(pa.large_list(pa.float64())))
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xy"),))
     check_annotations(pa.table({"path": ["a"], "points": points}), options)
 
 
-def test_boxes_smaller_than_a_pixel_are_said() -> None:
+def test_boxes_smaller_than_a_pixel_are_reported() -> None:
     with pytest.warns(
         PresizeWarning, match=r"^column 'bbox' has 2 boxes smaller than a pixel, in 1 image, the first 'a'"
     ):
         checked([*SHARES[:1] * 2, *[[10, 20, 50, 60]] * 3], "xyxy")
 
 
-def test_keypoints_in_shares_are_no_pixels(build: Builder) -> None:
+def test_keypoints_in_shares_are_not_taken_for_pixels(build: Builder) -> None:
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
     write_rows(build, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
     with pytest.raises(SourceError, match=r"points have no number of 2 or more: .* give --keypoints points:xyv%"):
@@ -228,7 +228,7 @@ BAD_SHARES = [
 ]
 
 
-def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(build: Builder) -> None:
+def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder) -> None:
     write_rows(build, BAD)
     with pytest.warns(PresizeWarning) as said:
         build()
@@ -244,7 +244,7 @@ def test_bad_boxes_are_clipped_and_said_once_and_keep_their_place(build: Builder
 
 
 @pytest.mark.parametrize("unit", ["", "%"])
-def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from_scratch(
+def test_bad_boxes_reject_their_image_on_request_and_an_update_equals_a_build_from_scratch(
     unit: str, build: Builder
 ) -> None:
     build.options = replace(BOXES, boxes=(Coordinates("bbox", f"xyxy{unit}"),), bad_boxes="reject")
@@ -277,7 +277,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
         ({"bbox": [[1, 2, 3, 4]]}, "bbox:xyv", "x y v of each point, got lists of 4"),
     ],
 )
-def test_a_column_that_holds_no_such_lists_is_refused_before_anything_is_built(
+def test_a_column_without_such_lists_is_refused_before_anything_is_built(
     column: dict[str, Any], option: str, said: str, build: Builder
 ) -> None:
     name = "keypoints" if option.endswith(("xy", "xyv")) and "xyxy" not in option else "boxes"
@@ -304,6 +304,6 @@ def test_images_without_any_box_are_stored(build: Builder) -> None:
         (lambda: replace(BOXES, bad_boxes="drop"), "bad_boxes: expected one of clip, reject, got 'drop'"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: Callable[[], object], said: str) -> None:
+def test_invalid_options_are_refused(make: Callable[[], object], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()

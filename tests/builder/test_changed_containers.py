@@ -1,4 +1,4 @@
-"""Containers that change while a dataset is built of them: the build stops, or each label has its own image."""
+"""Containers that change during a build: the build stops, or each label gets its own image."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LONG_AGO = 1_500_000_000_000_000_000
 
 
 def grey(number: int) -> bytes:
-    """A picture of one grey; all of them have the same size in bytes."""
+    """Return a picture of one grey level; all of them have the same size in bytes."""
     buffer = io.BytesIO()
     Image.new("L", (8, 8), number).save(buffer, "BMP")
     return buffer.getvalue()
@@ -82,12 +82,12 @@ def write_container(path: Path, numbers: list[int], shade: int = 0) -> None:
 
 
 class Swap(Builder):
-    """Builds of a source of one container, `path`; another one that has its size and modification time can take its
-    place.
+    """Builds of a source of one container, `path`, which another one of the same size and modification time can
+    replace.
 
     Args:
-        shade: what the other adds to the grey of each image, listed as those of the first are; 0 for one that has the
-            same images and labels in reverse order.
+        shade: difference of the greys of the other container's images, listed in the same order; 0 for the same images
+            and labels in reverse order.
     """
 
     def __init__(self, folder: Path, kind: str, shade: int = 0) -> None:
@@ -103,10 +103,10 @@ class Swap(Builder):
             self.other.replace(self.path)
 
     def rewrite(self) -> None:
-        """Write in place."""
+        """Rewrite the container in place."""
         before = self.path.stat().st_ctime_ns
         self.path.write_bytes(self.other.read_bytes())
-        while self.path.stat().st_ctime_ns == before:  # it has the resolution of a tick
+        while self.path.stat().st_ctime_ns == before:  # ctime has the resolution of a tick
             os.utime(self.path, ns=(LONG_AGO, LONG_AGO))
 
     def become(self, make: Callable[[Path], object]) -> None:
@@ -127,7 +127,7 @@ class Swap(Builder):
             self(**how)
 
     def shades(self) -> set[int]:
-        """What the greys of the images have more than their labels say."""
+        """Return the differences between the greys of the images and their labels."""
         dataset = self.data()
         greys = [int(np.asarray(Image.open(io.BytesIO(dataset.value(row)))).max()) for row in range(len(dataset))]
         labels = dataset.index.column("label").to_pylist()
@@ -160,7 +160,7 @@ def swap(request: pytest.FixtureRequest, tmp_path: Path) -> Swap:
 
 
 def once(change: Callable[[], object], moment: int = 1) -> Callable[[object], None]:
-    """What calls `change` when it is called for the `moment`-th time."""
+    """Return a function that calls `change` at its `moment`-th call."""
     calls: list[object] = []
 
     def called(call: object) -> None:
@@ -178,7 +178,7 @@ STOPS = (
 
 
 @pytest.mark.parametrize(("kind", "change"), KINDS_AND_CHANGES)
-def test_a_container_that_changes_stops_the_build_and_is_no_reject(kind: str, change: str, tmp_path: Path) -> None:
+def test_a_changed_container_stops_the_build_and_is_not_a_reject(kind: str, change: str, tmp_path: Path) -> None:
     swap = Swap(tmp_path, kind)
     (file, *_) = swap.sample_files()
     swap.stops(STOPS, on_shard=once(partial(CHANGES[change], swap)))
@@ -206,7 +206,7 @@ RUNS = {
         ("mdb", "in workers", "once listed"),
     ],
 )
-def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
+def test_the_stopped_command_keeps_no_shard_of_the_old_container(
     kind: str, way: str, moment: str, tmp_path: Path
 ) -> None:
     swap = Swap(tmp_path, kind, SHADE)
@@ -216,7 +216,7 @@ def test_the_command_that_stopped_keeps_no_shard_of_the_container_that_was(
 
 
 def wrap_listings(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Have every container listed by what `wrap` makes of the function that lists it."""
+    """Replace the function that lists containers by `wrap` of it."""
     monkeypatch.setattr(containers, "KINDS", tuple(replace(kind, list=wrap(kind.list)) for kind in containers.KINDS))
 
 
@@ -229,13 +229,13 @@ def followed_by(change: Callable[[], object], function: Callable[..., Any]) -> C
     return called
 
 
-def test_what_is_replaced_while_it_is_listed_is_listed_again(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_replaced_during_its_listing_is_listed_again(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.replace))
     swap()
     assert swap.shades() == {0}
 
 
-def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
+def test_a_container_that_looks_damaged_while_it_is_written_is_listed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
@@ -254,7 +254,7 @@ def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
     assert swap.shades() == {SHADE}
 
 
-def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_changes_during_every_listing_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
     with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
         swap()
@@ -277,7 +277,7 @@ def test_a_shard_whose_images_are_decoded_one_by_one_stops_as_well(tmp_path: Pat
     assert os.listdir(swap.out) == ["shards"] and os.listdir(swap.out / "shards") == []
 
 
-def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_first(tmp_path: Path) -> None:
+def test_a_changed_container_is_named_before_an_image_that_cannot_be_stored(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
     nothing, one_shard = bytes(swap.path.stat().st_size), replace(OPTIONS, shard_samples=COUNT)
     with swap.path.open("r+b") as file:
@@ -288,14 +288,14 @@ def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_
 # Resuming
 
 
-def test_samples_in_another_order_are_another_build(swap: Swap) -> None:
+def test_samples_in_another_order_are_a_different_build(swap: Swap) -> None:
     swap.stops(on_shard=once(swap.replace))
     swap.stops(r"the source has changed \(.*--overwrite replaces it")
     swap(run=OVERWRITE)
     assert swap.shades() == {0}
 
 
-def test_finished_files_of_another_container_are_made_again(tmp_path: Path) -> None:
+def test_finished_files_of_a_replaced_container_are_built_again(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
     swap.options = replace(OPTIONS, layout="folder")
     swap.stops(on_shard=once(swap.replace))
@@ -314,7 +314,7 @@ def on_another_host(container: Container) -> Container:
 def test_finished_shards_count_as_long_as_their_containers_are_the_same(
     host: str | None, resumed: int, tmp_path: Path
 ) -> None:
-    """From another host, or from before a restart of this one, size and modification time tell."""
+    """From another host, or from before a reboot, only size and modification time are compared."""
     swap = Swap(tmp_path, "tar", SHADE)
     digest, sidecar = swap.plan().shard_digest(0), swap.out / ".presize-00000.npz"
     with pytest.raises(Stopped):
@@ -329,7 +329,7 @@ def test_finished_shards_count_as_long_as_their_containers_are_the_same(
     assert swap().resumed == resumed
 
 
-def test_a_dataset_tells_nothing_of_the_files_that_its_containers_were(tmp_path: Path) -> None:
+def test_a_dataset_does_not_record_the_versions_of_its_containers(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
     swap("one", run=REPORTED)
     shutil.copy2(swap.path, tmp_path / "copy")
@@ -356,7 +356,7 @@ def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
             again()
 
 
-def test_what_parts_have_begun_is_made_anew_of_the_container_as_it_is_now(tmp_path: Path) -> None:
+def test_shards_of_parts_are_built_again_from_a_changed_container(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar", SHADE)
     for number in (1, 2):
         swap.part(number)
@@ -383,7 +383,7 @@ def test_parts_on_other_hosts_compare_sizes_and_times(change: str, tmp_path: Pat
         assert swap.shades() == {0}
 
 
-# All else that reads
+# Other readers
 
 
 def test_an_estimate_an_update_and_a_repair_stop(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What publishing removes: a folder or an index that cannot be read, for once, is neither empty nor damaged."""
+"""Cleanup by publishing: a folder or an index that is temporarily unreadable is neither empty nor damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse(folder: object) -> None:
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
-def test_nothing_is_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_empty(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert names_in(tmp_path) == ["file"]
     assert names_in(tmp_path / "absent") == names_in(tmp_path / "file" / "below") == []
@@ -29,14 +29,12 @@ def test_a_folder_that_cannot_be_listed_is_not_called_empty(tmp_path: Path, monk
         with pytest.raises(PermissionError):
             look()
     monkeypatch.undo()
-    monkeypatch.setattr(os, "scandir", refuse)  # staged files are looked for in all folders below
+    monkeypatch.setattr(os, "scandir", refuse)  # staged files are looked up in all folders below
     with pytest.raises(PermissionError):
         output.discard()
 
 
-def test_an_index_that_cannot_be_read_for_once_is_not_called_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporarily_unreadable_index_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "64").mkdir()
     (tmp_path / "64" / "index.arrow").touch()
     abandoned = BuildJournal({"options": {"image": {"sizes": ["64", "32"]}}}, 0, replaces=("index.arrow",))

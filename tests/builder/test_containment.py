@@ -1,4 +1,4 @@
-"""Images that end their decoder: each costs itself, and neither its shard nor the build."""
+"""Images that crash their decoder: each is rejected, and its shard and the build survive."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def freeze(event, arguments):
 if "PRESIZE_TEST_FROZEN" in os.environ:
     sys.addaudithook(freeze)
 """
-"""Run by every worker as it starts: an image that ends in "crash:abort" aborts whoever decodes it, and so on; one of
-PRESIZE_TEST_NBYTES hangs. Whoever opens PRESIZE_TEST_FROZEN waits without end."""
+"""Run by every worker as it starts. An image that ends in "crash:abort" aborts its decoding process, and so on; an
+image of PRESIZE_TEST_NBYTES hangs; opening PRESIZE_TEST_FROZEN never returns."""
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(16, 16),)), shard_samples=4)
 TWO_JOBS = RunOptions(jobs=2, report=False)
@@ -74,7 +74,7 @@ def build(tmp_path: Path) -> Builder:
 
 @pytest.fixture
 def crash(build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Makes a photograph end its decoder."""
+    """Return a function that makes a photograph crash its decoder."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE)
@@ -102,7 +102,7 @@ Crash = Callable[..., None]
         pytest.param("exit", "the process that decoded it died, twice (exit code 3)", 2, marks=pytest.mark.slow),
     ],
 )
-def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
+def test_an_image_that_crashes_its_decoder_is_rejected_and_the_rest_is_stored(
     how: str, reason: str, jobs: int, build: Builder, crash: Crash
 ) -> None:
     crash(how)
@@ -111,7 +111,7 @@ def test_an_image_that_ends_its_decoder_is_rejected_and_the_rest_is_stored(
     result = build(run=run, on_shard=lambda _: running.append(len(workers_of(os.getpid()))))
     assert (result.stored, result.rejected) == (7, 1)
     assert build.rejects() == [{"path": "a/2.jpg", "error": "CrashError", "reason": reason}]
-    assert max(running) <= jobs, "a worker whose memory ran out does not stay"
+    assert max(running) <= jobs, "a worker that ran out of memory is replaced"
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_a_source_that_does_not_answer_ends_the_build_and_rejects_no_image(
 
 
 @pytest.mark.slow
-def test_many_such_images_cost_no_more_than_themselves_and_make_equal_bytes(build: Builder, crash: Crash) -> None:
+def test_many_crashing_images_cost_only_themselves_and_yield_equal_bytes(build: Builder, crash: Crash) -> None:
     for number, how in {0: "segfault", 2: "abort", 3: "memory", 5: "segfault", 6: "segfault"}.items():
         crash(how, f"{'ab'[number % 2]}/{number}.jpg")
     result = build()
@@ -142,9 +142,7 @@ def test_many_such_images_cost_no_more_than_themselves_and_make_equal_bytes(buil
 
 
 @pytest.mark.slow
-def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(
-    build: Builder, crash: Crash, tmp_path: Path
-) -> None:
+def test_an_image_that_crashes_once_is_stored_normally(build: Builder, crash: Crash, tmp_path: Path) -> None:
     crash("once")
     assert build().rejected == 0
     assert (tmp_path / "once").exists()
@@ -153,7 +151,7 @@ def test_an_image_that_crashes_once_is_stored_as_if_nothing_had_been(
 
 
 @pytest.mark.slow
-def test_an_update_contains_such_an_image_and_tries_it_again(
+def test_an_update_contains_a_crashing_image_and_tries_it_again(
     build: Builder, crash: Crash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (build.source / "a" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
@@ -170,14 +168,14 @@ def test_an_update_contains_such_an_image_and_tries_it_again(
 
 
 @pytest.mark.slow
-def test_on_error_fail_names_such_an_image(build: Builder, crash: Crash) -> None:
+def test_on_error_fail_names_a_crashing_image(build: Builder, crash: Crash) -> None:
     crash("segfault")
     with pytest.raises(ImageError) as caught:
         build(run=RunOptions(jobs=1, on_error="fail"))
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
-def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
+def test_sequentially_a_lack_of_memory_is_one_line_that_names_the_image(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(*_: object) -> None:
@@ -190,7 +188,7 @@ def test_sequentially_want_of_memory_is_one_line_that_names_the_image(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("crash")
-def test_a_record_that_hangs_its_decoder_costs_a_derived_dataset_no_more_than_itself(
+def test_a_record_that_hangs_its_decoder_is_rejected_from_a_derived_dataset(
     build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build()
@@ -202,7 +200,7 @@ def test_a_record_that_hangs_its_decoder_costs_a_derived_dataset_no_more_than_it
     assert "it took longer than --timeout-s 2, twice" in (tmp_path / "small" / "rejects.jsonl").read_text()
 
 
-def test_a_dry_run_says_that_a_decoder_died(presize: Callable[..., Ran], build: Builder, crash: Crash) -> None:
+def test_a_dry_run_reports_that_a_decoder_died(presize: Callable[..., Ran], build: Builder, crash: Crash) -> None:
     crash("segfault")
     ran = presize("build", build.source, build.out, "--dry-run")
     assert ran.code == 1
@@ -223,9 +221,9 @@ def test_workers_that_cannot_start_are_one_line(
 
 
 @pytest.mark.slow
-def test_a_photograph_larger_than_the_memory_is_rejected_and_others_are_stored(build: Builder) -> None:
-    # Libraries reserve addresses that they do not use, arrow a GiB if it can have one: not here, where
-    # addresses are what is limited. The photograph wants half as much again as there is, the rest half.
+def test_a_photograph_larger_than_memory_is_rejected_and_others_are_stored(build: Builder) -> None:
+    # Address space is limited here, and libraries reserve more than they use: Arrow a GiB by default. The photograph
+    # needs 1.5 times the limit, the others half of it.
     plain = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
     Image.new("RGB", (13_000, 13_000), (90, 120, 30)).save(build.source / "b" / "large.png", "PNG")
     command = [sys.executable, "-m", "presize", "build", build.source, build.out, "--size", "16", "--jobs", "2"]

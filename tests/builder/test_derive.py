@@ -1,4 +1,4 @@
-"""Datasets from datasets: bytes that are copied, images that are resized, several in one, resumed and published."""
+"""Datasets derived from datasets: copied bytes, resized images, several sources, resuming and publishing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tampering import change_manifest, change_offset, change_records, flip_recor
 
 
 def save(folder: Path, *names: str, height: int = 40) -> Path:
-    """Photographs of these names, each another one."""
+    """Save different photographs with these names."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,13 +39,13 @@ def save(folder: Path, *names: str, height: int = 40) -> Path:
 
 
 def built(folder: Path, *names: str, options: BuildOptions = SMALL, samples: SourceOptions = SourceOptions()) -> Path:
-    """A dataset of such photographs, in a folder that is called out."""
+    """Build a dataset of such photographs in ``out``."""
     build_dataset(save(folder / "raw", *names), folder / "out", options, SERIAL, samples)
     return folder / "out"
 
 
 def with_table(folder: Path, *rows: dict[str, Any]) -> Path:
-    """A dataset of such photographs with these columns."""
+    """Build a dataset of such photographs with these columns."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return built(folder, *(row["path"] for row in rows), samples=SourceOptions(folder / "table.jsonl"))
@@ -75,7 +75,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
     "gray": lambda place: built(place, "2.png", options=with_image(color="gray")),
     "folder": lambda place: built(place, "a.jpg", options=replace(SMALL, layout="folder")),
 }
-"""Small datasets that are only read."""
+"""Small read-only datasets."""
 
 
 @pytest.fixture(scope="module")
@@ -94,28 +94,28 @@ Made = Callable[[str], Path]
 
 
 def stored(root: Path) -> list[tuple[str, bytes]]:
-    """The path and the bytes of each sample, in order."""
+    """Return the path and the bytes of each sample, in order."""
     data = Dataset(root)
     return [(data.path(i), data.value(i)) for i in range(len(data))]
 
 
 def derived(datasets: Sequence[Path] | Path, out: Path, **options: Any) -> Dataset:
-    """The dataset that is derived, which is whole."""
+    """Derive a dataset and verify it."""
     derive_dataset([datasets] if isinstance(datasets, Path) else datasets, out, DeriveOptions(**options), SERIAL)
     assert verify_dataset(out) == VerifyResult(len(Dataset(out)))
     return Dataset(out)
 
 
-# What is copied, and what is resized
+# Copying and resizing
 
 
-def test_a_copy_is_the_dataset_that_a_build_from_the_source_makes(tmp_path: Path) -> None:
+def test_a_copy_equals_a_build_from_the_source(tmp_path: Path) -> None:
     out = built(tmp_path, *(f"{name}/{i}.png" for name in ("a", "b") for i in range(5)))
     derived(out, tmp_path / "new")
     assert files(tmp_path / "new") == files(out)
 
 
-def test_what_the_build_rejected_stays_listed(dataset: Path, tmp_path: Path) -> None:
+def test_rejects_of_the_build_stay_listed(dataset: Path, tmp_path: Path) -> None:
     new = derived(dataset, tmp_path / "new")
     assert new.manifest.left_out == Dataset(dataset).manifest.left_out
     assert (tmp_path / "new" / "rejects.jsonl").read_bytes() == (dataset / "rejects.jsonl").read_bytes()
@@ -136,7 +136,7 @@ FORMATS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: "-".join(map(str, format.values())))
-def test_a_smaller_size_is_what_the_stored_images_make(format: dict[str, Any], tmp_path: Path) -> None:
+def test_a_smaller_size_is_made_from_the_stored_images(format: dict[str, Any], tmp_path: Path) -> None:
     image = ImageOptions((Size(32, 32),), **format)
     out = built(tmp_path, "a.png", "b.png", options=BuildOptions(image))
     new = derived(out, tmp_path / "new", size=Size(20, 20))
@@ -148,7 +148,7 @@ def test_a_smaller_size_is_what_the_stored_images_make(format: dict[str, Any], t
         assert new.value(i) == transcode(source, smaller).records[0].value
 
 
-def test_images_that_fit_already_are_copied_and_others_are_a_second_generation(tmp_path: Path) -> None:
+def test_fitting_images_are_copied_and_others_are_a_second_generation(tmp_path: Path) -> None:
     save(tmp_path / "raw", "small.png", height=20)
     out = built(tmp_path, "large.jpg")
     result = derive_dataset([out], tmp_path / "new", DeriveOptions(Size(32, 32)), SERIAL)
@@ -160,10 +160,10 @@ def test_images_that_fit_already_are_copied_and_others_are_a_second_generation(t
     assert unpack_facts(new.numbers("source_facts"), "kind")[0] == 1
 
 
-# Some of the samples, and several datasets
+# Selected samples, and several datasets
 
 
-def test_the_samples_that_are_listed_are_taken_in_the_order_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
+def test_listed_samples_are_taken_in_dataset_order(dataset: Path, tmp_path: Path) -> None:
     paths = [path for path, _ in stored(dataset)]
     new = derived(dataset, tmp_path / "new", only=[paths[20], paths[3]])
     assert [new.path(i) for i in range(len(new))] == [paths[3], paths[20]]
@@ -172,7 +172,7 @@ def test_the_samples_that_are_listed_are_taken_in_the_order_of_the_dataset(datas
 
 
 @pytest.mark.parametrize("spell", ["./{}", "/{}", "{} ", "C:/{}"])
-def test_a_sample_is_listed_in_any_spelling(spell: str, dataset: Path, tmp_path: Path) -> None:
+def test_samples_can_be_listed_in_any_spelling(spell: str, dataset: Path, tmp_path: Path) -> None:
     paths = [path for path, _ in stored(dataset)]
     listed = [spell.format(paths[20]), spell.format(paths[3]).replace("/", "\\"), paths[5].rpartition(".")[0]]
     new = derived(dataset, tmp_path / "new", only=listed)
@@ -241,7 +241,7 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("names", "options", "error", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_derived_is_refused(
+def test_invalid_sources_are_refused(
     names: Sequence[str], options: dict[str, Any], error: type[Exception], said: str, made: Made
 ) -> None:
     with pytest.raises(error, match=said):
@@ -251,20 +251,20 @@ def test_what_cannot_be_derived_is_refused(
 # Updated, interrupted, replaced
 
 
-def test_an_update_continues_what_was_copied(tmp_path: Path) -> None:
+def test_an_update_continues_from_copied_records(tmp_path: Path) -> None:
     out = built(tmp_path, *(f"{i}.png" for i in range(6)))
     derived(out, tmp_path / "new")
     save(tmp_path / "raw", "6.png")
     assert build_dataset(tmp_path / "raw", tmp_path / "new", SMALL, UPDATE).changes.built == 1
 
 
-def test_an_update_does_not_continue_what_a_build_would_make_otherwise(made: Made, tmp_path: Path) -> None:
+def test_an_update_does_not_reuse_records_that_a_build_would_make_differently(made: Made, tmp_path: Path) -> None:
     derived([made("flat"), made("other")], tmp_path / "new")
     with pytest.raises(BuildError, match=r"was derived from other datasets \(quality 70.*derive it again"):
         build_dataset(made("flat").with_name("raw"), tmp_path / "new", SMALL, UPDATE)
 
 
-def test_the_small_shards_of_updates_become_few(tmp_path: Path) -> None:
+def test_small_shards_of_updates_are_merged(tmp_path: Path) -> None:
     out = built(tmp_path, "0.png")
     for i in range(1, 6):
         save(tmp_path / "raw", f"{i}.png")
@@ -274,7 +274,7 @@ def test_the_small_shards_of_updates_become_few(tmp_path: Path) -> None:
     assert stored(tmp_path / "new") == stored(out)
 
 
-def test_what_was_interrupted_is_resumed_by_any_number_of_jobs_and_has_the_same_bytes(
+def test_an_interrupted_derivation_resumes_with_any_number_of_jobs_to_the_same_bytes(
     dataset: Path, tmp_path: Path
 ) -> None:
     options = DeriveOptions(Size(32, 32))
@@ -288,7 +288,7 @@ def test_what_was_interrupted_is_resumed_by_any_number_of_jobs_and_has_the_same_
     assert files(tmp_path / "new") == files(tmp_path / "other")
 
 
-def test_what_was_begun_from_another_dataset_is_not_resumed(tmp_path: Path) -> None:
+def test_a_derivation_from_another_dataset_is_not_resumed(tmp_path: Path) -> None:
     out = built(tmp_path, *(f"{i}.png" for i in range(5)), options=with_image(Size(24, 24), format="raw"))
     shutil.copytree(out, tmp_path / "other")
     change_records(tmp_path / "other", lambda _shard, _row, value: bytes(len(value)))
@@ -298,7 +298,7 @@ def test_what_was_begun_from_another_dataset_is_not_resumed(tmp_path: Path) -> N
     assert stored(tmp_path / "new") == stored(tmp_path / "other")
 
 
-def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, tmp_path: Path) -> None:
+def test_another_dataset_is_replaced_only_on_request(dataset: Path, tmp_path: Path) -> None:
     out = built(tmp_path, "1.png")
     said = r"holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"
     with pytest.raises(BuildError, match=said):
@@ -309,7 +309,7 @@ def test_another_dataset_is_replaced_only_when_that_is_asked_for(dataset: Path, 
 
 
 @pytest.mark.parametrize("place", ["out/inside", "."])
-def test_a_place_in_or_around_a_dataset_is_refused(place: str, made: Made) -> None:
+def test_an_out_inside_or_around_a_dataset_is_refused(place: str, made: Made) -> None:
     out = made("flat")
     before = files(out.parent)
     with pytest.raises(SourceError, match="lies inside"):
@@ -321,7 +321,7 @@ def test_a_place_in_or_around_a_dataset_is_refused(place: str, made: Made) -> No
     ("size", "share", "fits"),
     [(Size(8, 8), 0.2, True), (Size(32, 32), 0.1, False), (None, 0.9, False)],
 )
-def test_smaller_images_need_less_room(
+def test_smaller_images_need_less_space(
     size: Size | None, share: float, fits: bool, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=int(share * Dataset(dataset).numbers("nbytes").sum()))
@@ -362,7 +362,7 @@ DAMAGE: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGE, ids=range(len(DAMAGE)))
-def test_what_is_damaged_is_never_copied(
+def test_damaged_records_are_never_copied(
     damage: Callable[[Path], object], said: str, dataset: Path, tmp_path: Path
 ) -> None:
     damage(Path(shutil.copytree(dataset, tmp_path / "out")))
@@ -371,14 +371,14 @@ def test_what_is_damaged_is_never_copied(
     assert not (tmp_path / "new" / "manifest.json").exists()
 
 
-def test_columns_whose_text_is_damaged_are_refused(tmp_path: Path) -> None:
+def test_columns_with_damaged_text_are_refused(tmp_path: Path) -> None:
     out = with_table(tmp_path, *({"path": f"{i}.png", "name": "abc"} for i in range(3)))
     change_offset(out, "name", 1, 1 << 40)
     with pytest.raises(DatasetError, match=r"the index of .* is damaged"):
         plan_derive([out])
 
 
-def test_records_that_cannot_be_decoded_are_rejected_and_counted(dataset: Path, tmp_path: Path) -> None:
+def test_undecodable_records_are_rejected_and_counted(dataset: Path, tmp_path: Path) -> None:
     shutil.copytree(dataset, tmp_path / "out")
     change_records(tmp_path / "out", lambda shard, row, value: bytes(len(value)) if (shard, row) == (0, 0) else value)
     result = derive_dataset([tmp_path / "out"], tmp_path / "new", DeriveOptions(Size(32, 32)), SERIAL)
@@ -389,7 +389,7 @@ def test_records_that_cannot_be_decoded_are_rejected_and_counted(dataset: Path, 
 # The command
 
 
-def test_the_command_says_what_was_copied_and_what_is_a_second_generation(
+def test_the_command_reports_copies_and_second_generations(
     presize: Callable[..., Ran], dataset: Path, tmp_path: Path
 ) -> None:
     command = ("derive", dataset, tmp_path / "new", "--size", 32, "--jobs", 1)
@@ -424,7 +424,7 @@ def test_the_command_takes_the_samples_of_all_lists(presize: Callable[..., Ran],
         assert (ran.code, words in ran.err) == (1, True)
 
 
-# Datasets that change, and what no source has
+# Changing datasets, and samples without a source
 
 
 def overwritten(folder: Path, options: BuildOptions) -> None:
@@ -436,14 +436,14 @@ def updated(folder: Path, options: BuildOptions) -> None:
 
 
 def built_anew(folder: Path, options: BuildOptions) -> None:
-    """Its shards have the names and sizes of those before."""
+    """Rebuild it with shards of the same names and sizes."""
     shutil.rmtree(folder / "out")
     build_dataset(folder / "raw", folder / "out", options, SERIAL)
 
 
 @pytest.mark.parametrize("way", [overwritten, updated, built_anew])
 @pytest.mark.parametrize("moment", ["on_plan", "on_shard"])
-def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged_and_the_next_run_takes_the_new_one(
+def test_a_dataset_replaced_during_reading_is_not_called_damaged_and_the_next_run_reads_the_new_one(
     moment: str, way: Callable[[Path, BuildOptions], None], tmp_path: Path
 ) -> None:
     raw = BuildOptions(ImageOptions((Size(24, 24),), format="raw"), shard_samples=2)
@@ -465,7 +465,7 @@ def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged_and_the_next
     assert stored(tmp_path / "new") == stored(other) + stored(out)
 
 
-def test_a_dataset_that_is_removed_while_it_is_read_is_not_damaged(tmp_path: Path) -> None:
+def test_a_dataset_removed_during_reading_is_not_called_damaged(tmp_path: Path) -> None:
     out = built(tmp_path, "1.png")
     with pytest.raises(DatasetError, match=r"out was updated, replaced or removed since"):
         derive_dataset([out], tmp_path / "new", run=SERIAL, on_plan=lambda _: shutil.rmtree(out))
@@ -481,14 +481,14 @@ NOT_ONE_SOURCE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", NOT_ONE_SOURCE)
-def test_a_dataset_that_no_source_has_cannot_be_updated_from_one(
+def test_a_dataset_without_a_single_source_cannot_be_updated_from_one(
     how: str, presize: Callable[..., Ran], made: Made, tmp_path: Path
 ) -> None:
     one, raw = made("cat dog"), made("cat dog").with_name("raw")
     derived(
         [one, made("cat dog, too")] if how == "several datasets" else one, tmp_path / "first", **NOT_ONE_SOURCE[how]
     )
-    new = derived(tmp_path / "first", tmp_path / "new")  # which forgets nothing of it
+    new = derived(tmp_path / "first", tmp_path / "new")  # deriving again keeps this fact
     before = files(tmp_path / "new")
     for run in ("--update", "--dry-run"), ("--update",):
         ran = presize("build", raw, tmp_path / "new", "--size", new.manifest.size, *run)
@@ -500,7 +500,7 @@ def test_a_dataset_that_no_source_has_cannot_be_updated_from_one(
     assert f"derived   from other datasets: {how}\n" in presize("info", tmp_path / "new").out
 
 
-def test_a_repair_of_what_no_source_has_says_to_derive_it_again(made: Made, tmp_path: Path) -> None:
+def test_a_repair_without_a_source_says_to_derive_again(made: Made, tmp_path: Path) -> None:
     new = derived([made("cat dog"), made("bee dog")], tmp_path / "new")
     for file in new.manifest.shards:
         (tmp_path / "new" / file.file).unlink()

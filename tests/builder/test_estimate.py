@@ -1,4 +1,4 @@
-"""What a dry run foretells, against what the build then makes."""
+"""Predictions of a dry run, compared with the build."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from presize.pages import comparison
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (ImageOptions(sizes=(Size(128, 128),), format="raw"), "pages of their own"),
+        (ImageOptions(sizes=(Size(128, 128),), format="raw"), "separate pages"),
         (ImageOptions(sizes=(Size(16, 16),)), "several records share a page"),
         (ImageOptions(sizes=(Size(128, 128), Size(24, 24))), "two sizes"),
     ],
 )
-def test_the_size_is_near_what_is_then_written(options: ImageOptions, reason: str, raw: Path, tmp_path: Path) -> None:
+def test_the_predicted_size_is_near_the_written_size(
+    options: ImageOptions, reason: str, raw: Path, tmp_path: Path
+) -> None:
     wanted = BuildOptions(options, shard_samples=60)
     predicted = estimate(plan_build(raw, wanted)).bytes
     build_dataset(raw, tmp_path / "out", wanted, SERIAL)
-    # A shard begins with pages that hold none of its records: two of LMDB's own, and those of its tree.
+    # The first pages of a shard hold no records: two of LMDB, and those of its tree.
     shards = sum(path.stat().st_size - 4 * 4096 for path in tmp_path.rglob("*.lmdb"))
     index = sum(path.stat().st_size for path in tmp_path.rglob("index.arrow"))
     assert predicted == pytest.approx(shards + index, rel=0.1), reason
 
 
-def test_what_would_be_rejected_is_told(tmp_path: Path) -> None:
+def test_expected_rejects_are_reported(tmp_path: Path) -> None:
     Image.fromarray(smooth_image(40, 50)).save(tmp_path / "a.png")
     (tmp_path / "b.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     (tmp_path / "notes.txt").write_text("no image")
@@ -45,14 +47,14 @@ def test_what_would_be_rejected_is_told(tmp_path: Path) -> None:
     assert [reject.path for reject in found.rejects] == ["b.jpg"]
 
 
-def test_the_time_has_the_reports_in_it_where_there_is_one(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predicted_time_includes_the_report_if_there_is_one(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "seconds", lambda *_: 1000.0)
     plan = plan_build(raw, SMALL)
     assert estimate(plan).seconds > 1000 > estimate(plan, report=False).seconds
 
 
 @given(files=st.integers(MAX_TRIES, 200_000), tried=st.integers(24, MAX_TRIES), seed=st.integers(0, 9))
-def test_files_of_every_size_are_tried_however_many_they_are(files: int, tried: int, seed: int) -> None:
+def test_files_of_every_size_are_tried_whatever_their_number(files: int, tried: int, seed: int) -> None:
     nbytes = np.random.default_rng(seed).permutation(files)
     rows = rows_to_try(nbytes)
     assert len(np.unique(rows)) == len(rows), "none twice"

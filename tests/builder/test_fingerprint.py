@@ -1,4 +1,4 @@
-"""The fingerprint of codecs: what LMDB and Arrow write is noticed when it changes."""
+"""The codec fingerprint: changes of the output of LMDB and Arrow are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def forget() -> Iterator[None]:
     fingerprint.container_digest.cache_clear()
 
 
-NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reason="LMDB has pages of the kernel's size")
+NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reason="LMDB uses the kernel's page size")
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,13 @@ NEEDS_4_KIB_PAGES = pytest.mark.skipif(os.sysconf("SC_PAGE_SIZE") != 4096, reaso
         ("folder", "60ba2d1361cef6828aa044613fba049f683d4a800c9e3442c8b53db0e7fcb7f7"),
     ],
 )
-def test_it_is_the_same_in_every_release_or_none_could_update_what_another_built(layout: Layout, digest: str) -> None:
+def test_it_is_the_same_in_every_release_so_that_each_can_update_datasets_of_others(
+    layout: Layout, digest: str
+) -> None:
     assert fingerprint.container_digest(layout) == digest
 
 
-def test_another_way_to_write_shards_is_noticed_where_there_are_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_shard_format_is_detected_for_layouts_with_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [fingerprint.container_digest("lmdb"), fingerprint.container_digest("folder")]
     fingerprint.container_digest.cache_clear()
     monkeypatch.setattr(shard, "key", lambda row: (row + 1).to_bytes(8, "big"))
@@ -51,28 +53,26 @@ def test_another_way_to_write_shards_is_noticed_where_there_are_shards(monkeypat
     assert after[0] != before[0] and after[1] == before[1]
 
 
-def test_another_way_to_write_an_index_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_index_format_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint.container_digest("folder")
     fingerprint.container_digest.cache_clear()
     monkeypatch.setattr(index, "ARROW_OPTIONS", pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4))
     assert fingerprint.container_digest("folder") != before
 
 
-def test_without_a_temporary_folder_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_temporary_folder_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(BuildError, match="cannot write to a temporary folder: No such file or directory; set TMPDIR"):
         fingerprint.container_digest("lmdb")
 
 
-def test_pillow_simd_in_pillows_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_simd_is_distinguished_from_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fingerprint.codec_versions()["pillow"] == importlib.metadata.version("pillow")
     monkeypatch.setattr("PIL.__version__", "12.1.1.post0")
     assert fingerprint.codec_versions()["pillow"] == "12.1.1.post0"
 
 
-def test_the_version_of_a_plug_in_counts_where_a_file_calls_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_version_of_a_plug_in_counts_if_a_file_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "raw" / "a.jpg", seed=1)
 
     version_of = importlib.metadata.version

@@ -1,4 +1,4 @@
-"""Builds from containers: the same samples as from the files in them, updated and repaired like any other."""
+"""Builds from containers: the same samples as from files, updated and repaired like any others."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Builder:
 
 
 def samples(build: Builder, out: str = "out") -> list[tuple[bytes, object]]:
-    """The stored images and labels, in order."""
+    """Return the stored images and labels, in order."""
     dataset = build.data(out)
     labels = dataset.index.column("label").to_pylist()
     return [(dataset.value(number), labels[number]) for number in range(len(dataset))]
 
 
-def test_samples_are_those_of_the_files_in_them_and_not_where_they_lay(build: Builder, tmp_path: Path) -> None:
+def test_samples_depend_on_the_files_and_not_on_their_offsets(build: Builder, tmp_path: Path) -> None:
     for number in range(COUNT):
         path = tmp_path / "raw" / f"{number % 3}" / f"{number:06d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +74,10 @@ def test_samples_are_those_of_the_files_in_them_and_not_where_they_lay(build: Bu
     assert samples(build) == [by_class[n % 3 * 10 + n // 3] for n in range(COUNT)]
     assert not {"container", "offset", "run"} & set(build.data().index.schema.names)
     assert verify_dataset(build.out) == VerifyResult(COUNT)
-    assert build.manifest().report.rows > 0, "compared with what the containers hold"  # type: ignore[union-attr]
+    assert build.manifest().report.rows > 0, "compared with the contents of the containers"  # type: ignore[union-attr]
 
 
-def test_samples_are_read_in_the_order_in_which_they_lie(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_read_in_the_order_of_their_offsets(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     read, places = SourceReader.read, list[tuple[str, int]]()
 
     def noted(reader: SourceReader, file: SourceFile) -> bytes:
@@ -90,7 +90,7 @@ def test_samples_are_read_in_the_order_in_which_they_lie(build: Builder, monkeyp
     assert len(places) == COUNT
 
 
-def test_an_update_takes_over_what_has_not_changed(tmp_path: Path) -> None:
+def test_an_update_keeps_unchanged_samples(tmp_path: Path) -> None:
     build = builder(tmp_path, "tar")
     build()
     write_tar(build.source / "shard-000030.tar", tar_samples(10, 30))
@@ -112,7 +112,7 @@ def test_a_shard_is_repaired_from_containers_with_their_keys(build: Builder) -> 
     assert build.files() == whole
 
 
-def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
+def test_a_repair_names_what_is_missing_from_its_container(tmp_path: Path) -> None:
     build = builder(tmp_path, "tar")
     build()
     (build.source / "shard-000020.tar").unlink()
@@ -122,7 +122,7 @@ def test_a_repair_says_what_has_gone_from_its_container(tmp_path: Path) -> None:
     assert ".png: it has changed or is missing" in problem.what
 
 
-def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:
+def test_a_value_that_is_not_an_image_is_rejected_and_not_skipped(tmp_path: Path) -> None:
     write_lmdb(tmp_path / "source", {"0": picture(0), "1": b"<html>", "2": picture(2)[:300], "3": b""})
     build = Builder(tmp_path / "source", OPTIONS, SourceOptions(keys="{}"))
     result = build()
@@ -130,7 +130,7 @@ def test_a_value_that_is_no_image_is_rejected_and_not_skipped(tmp_path: Path) ->
     assert [reject.path for reject in read_rejects(build.out / "rejects.jsonl")] == ["1", "2", "3"]
 
 
-def test_what_a_scan_rejects_is_among_the_rejects(tmp_path: Path) -> None:
+def test_rejects_of_the_scan_are_among_the_rejects(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", [*tar_samples(3), ("x.png", picture(9)), ("x.cls", b"cat")])
     result = Builder(tmp_path / "a.tar", OPTIONS)()
     assert (result.stored, result.rejected) == (3, 1)
@@ -152,7 +152,7 @@ def test_the_command_takes_keys(presize: Callable[..., Ran], tmp_path: Path) -> 
     assert json.loads(ran.out)["repaired"] == ["shards/00000.lmdb"]
 
 
-def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
+def test_containers_with_the_same_stem_have_samples_of_different_paths(tmp_path: Path) -> None:
     for number, name in enumerate(("set.1", "set.2")):
         write_lmdb(tmp_path / "sets" / name, {f"image-{n:09d}": picture(10 * number + n) for n in range(2)})
     build = Builder(tmp_path / "sets", OPTIONS, SourceOptions(keys="image-{:09d}"))
@@ -162,15 +162,15 @@ def test_containers_of_one_stem_have_samples_of_different_paths(tmp_path: Path) 
     assert len(list((tmp_path / "files").rglob("*.jpg"))) == 4
 
 
-def test_tars_whose_names_differ_in_case_alone_have_samples_of_different_paths(tmp_path: Path) -> None:
-    for name in ("a.tar", "a.TAR"):  # with the same names of samples
+def test_tars_whose_names_differ_only_in_case_have_samples_of_different_paths(tmp_path: Path) -> None:
+    for name in ("a.tar", "a.TAR"):  # with the same sample names
         write_tar(tmp_path / "tars" / name, tar_samples(3))
     build = Builder(tmp_path / "tars", OPTIONS)
     build()
     assert verify_dataset(build.out) == VerifyResult(6)
 
 
-def test_a_field_whose_name_is_no_text_is_left_out(tmp_path: Path) -> None:
+def test_a_field_whose_name_is_not_text_is_skipped(tmp_path: Path) -> None:
     write_tar(tmp_path / "tars" / "0.tar", [("a.png", picture(0)), ("a.json", b'{"\\ud800": 3, "b": 4}')])
     build = Builder(tmp_path / "tars", OPTIONS)
     with pytest.warns(PresizeWarning):

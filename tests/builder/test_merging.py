@@ -1,4 +1,4 @@
-"""Datasets of other options in one: each image keeps its bytes, and its boxes and masks fit its pixels."""
+"""Datasets of different options merged into one: each image keeps its bytes, its boxes and masks fit its pixels."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OPTIONS = BuildOptions(
     keypoints=(Coordinates("corner", "xy"),),
 )
 SIZES = ((80, 60), (36, 24))
-"""Width and height of the two images of each dataset; the second one is smaller than the target."""
+"""(width, height) of the two images of each dataset; the second image is smaller than the target."""
 
 
 def save_rectangles(folder: Path, name: str) -> SourceOptions:
-    """Dark images with a bright rectangle, which their box, mask and a keypoint at its corner mark, too."""
+    """Save dark images with a bright rectangle, and a matching box, mask and corner keypoint."""
     rows = []
     for number, (width, height) in enumerate(SIZES):
         box = [width // 4, height // 3, 3 * width // 4, 2 * height // 3]
@@ -46,7 +46,7 @@ def save_rectangles(folder: Path, name: str) -> SourceOptions:
 
 
 def built(folder: Path, name: str, options: BuildOptions) -> Path:
-    """The dataset of two such images; of several sizes the first."""
+    """Build the dataset of two such images, and return the first of several sizes."""
     samples = save_rectangles(folder / name, name)
     out = folder / f"{name}-out"
     build_dataset(folder / name, out, options, SERIAL, samples)
@@ -54,13 +54,13 @@ def built(folder: Path, name: str, options: BuildOptions) -> Path:
 
 
 def stored(data: Dataset) -> dict[str, tuple[bytes, bytes]]:
-    """The bytes of each sample and of its mask, by path."""
+    """Return the bytes of each sample and of its mask, by path."""
     masks = data.companion("mask")
     return {data.path(i): (data.value(i), masks.value(i)) for i in range(len(data))}
 
 
 def rectangle(pixels: np.ndarray, threshold: int) -> list[int]:
-    """x1, y1, x2, y2 around the bright pixels."""
+    """Return x1, y1, x2, y2 around the bright pixels."""
     rows, columns = np.nonzero(pixels.reshape(*pixels.shape[:2], -1).max(axis=2) > threshold)
     return [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
 
@@ -99,7 +99,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_datasets_of_other_options_are_copied_or_refused_or_brought_to_one_size_whatever_their_order(
+def test_datasets_of_different_options_are_copied_refused_or_resized_in_any_order(
     other: str, base: Path, tmp_path: Path
 ) -> None:
     second = built(tmp_path, "b", replace(OPTIONS, image=replace(OPTIONS.image, **OTHERS[other])))

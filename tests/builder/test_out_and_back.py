@@ -1,4 +1,4 @@
-"""What is exported as tar or Parquet and built again with --size keep has the samples that it had."""
+"""Datasets exported as tar or Parquet and built again with --size keep: the samples are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATHS: dict[ExportLayout, list[str]] = {
     "tar": ["dogs/sub/b.jpg", "cats/a_png.jpg", "cats/a.jpg", "cats/my_best_cat.jpg"],
     "parquet": FILES,
 }
-"""Of captioned.ROWS: a tar cannot hold dots in names, and knows JPEGs as .jpg."""
+"""Rows of captioned.ROWS that a tar can hold: no dots in names, and JPEGs as .jpg."""
 
 
 @pytest.mark.parametrize("layout", ["tar", "parquet"])
@@ -40,7 +40,7 @@ def test_out_and_back_gives_equal_samples(layout: ExportLayout, format: Format, 
         assert new.column("label")[sample].as_py() == old.column("label")[i].as_py()
 
 
-def test_parquet_takes_the_class_names_along(tmp_path: Path) -> None:
+def test_parquet_keeps_the_class_names(tmp_path: Path) -> None:
     export_dataset(captioned(tmp_path), tmp_path / "there", layout="parquet")
     build_dataset(tmp_path / "there", tmp_path / "back", BuildOptions(ImageOptions((KEEP,))), SERIAL)
     assert Dataset(tmp_path / "back").manifest.classes == ("cat", "dog")

@@ -1,4 +1,4 @@
-"""Companions in a build: masks beside images, resumed, updated, checked and repaired with them."""
+"""Companions in a build: masks stored with images, resumed, updated, verified and repaired with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def transcode(data, *rest):
 
 records.transcode_companion = transcode
 """
-"""Run by every worker as it starts: a mask that ends in "crash" ends whoever decodes it."""
+"""Run by every worker as it starts. A mask that ends in "crash" kills its decoding process."""
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def source_mask(pairs: Path, image: str) -> np.ndarray:
     return np.asarray(Image.open(pairs / "masks" / f"{Path(image).stem}.png"))
 
 
-# What is stored
+# Stored masks
 
 
 @pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
-def test_a_mask_is_its_source_resized_by_nearest_like_its_image(fit: Fit, build: Builder) -> None:
+def test_a_mask_is_resized_by_nearest_to_the_size_of_its_image(fit: Fit, build: Builder) -> None:
     build(options=replace(WITH_MASKS, image=replace(WITH_MASKS.image, fit=fit)))
     data, found = build.data(), masks_of(build.out)
     for sample in range(len(data)):
@@ -113,7 +113,7 @@ def test_each_size_has_its_masks_in_the_rows_of_their_images(build: Builder) -> 
     assert result.bytes == stored_bytes
 
 
-def test_a_second_view_is_stored_as_images_are(build: Builder) -> None:
+def test_a_second_view_is_stored_like_an_image(build: Builder) -> None:
     shutil.copytree(build.source / "images", build.source / "views")
     view = Companion("view", "views/{name}", format="jpeg", filter="bicubic")
     build(options=replace(WITH_MASKS, companions=(view, MASK)))
@@ -122,7 +122,7 @@ def test_a_second_view_is_stored_as_images_are(build: Builder) -> None:
     assert [data.companion("view").value(i) for i in range(12)] == [data.value(i) for i in range(12)]
 
 
-def test_a_companion_is_turned_upright_as_its_image_is(tmp_path: Path) -> None:
+def test_a_companion_is_rotated_like_its_image(tmp_path: Path) -> None:
     build = Builder(tmp_path / "raw", replace(WITH_MASKS, image=ImageOptions(sizes=(Size(64, 64),))))
     for name in ("images", "masks"):
         (build.source / name).mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_a_companion_is_turned_upright_as_its_image_is(tmp_path: Path) -> None:
     assert np.array_equal(masks_of(build.out)["images/0.jpg"], mask)
 
 
-def test_images_are_stored_as_they_are_without_companions(build: Builder) -> None:
+def test_images_are_stored_the_same_without_companions(build: Builder) -> None:
     build("with")
     shutil.rmtree(build.source / "masks")
     build("without", replace(WITH_MASKS, companions=()))
@@ -147,7 +147,7 @@ def test_images_are_stored_as_they_are_without_companions(build: Builder) -> Non
     assert "companions" not in manifests[1]
 
 
-# What is rejected
+# Rejects
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_images_are_stored_as_they_are_without_companions(build: Builder) -> Non
     ],
     ids=["missing", "empty", "broken", "another size", "transparent"],
 )
-def test_a_sample_without_its_mask_is_rejected_and_nothing_else_is_lost(
+def test_only_a_sample_without_its_mask_is_rejected(
     damage: Callable[[Path], object], reason: str, build: Builder
 ) -> None:
     damage(build.source / "masks" / "05.png")
@@ -180,7 +180,7 @@ def test_a_sample_without_its_mask_is_rejected_and_nothing_else_is_lost(
 
 
 @pytest.mark.slow
-def test_a_mask_that_ends_its_decoder_costs_its_own_sample(
+def test_a_mask_that_crashes_its_decoder_rejects_only_its_sample(
     build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = build.source / "masks" / "07.png"
@@ -193,7 +193,7 @@ def test_a_mask_that_ends_its_decoder_costs_its_own_sample(
     assert list(rejects_of(build.out)) == ["images/07.jpg"]
 
 
-def test_a_shard_that_has_lost_its_masks_is_not_finished(build: Builder) -> None:
+def test_a_shard_without_its_masks_is_not_finished(build: Builder) -> None:
     with pytest.raises(Stopped):
         build(on_shard=stop)
     (masks,) = (build.out / "shards").glob("mask-*")
@@ -222,7 +222,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], tuple[int, int, int]]] = {
     "no mask": (lambda pairs: (pairs / "masks" / "04.png").unlink(), (11, 0, 1)),
     "a broken mask": (lambda pairs: (pairs / "masks" / "04.png").write_bytes(b"\x89PNG\r\n\x1a\n"), (11, 1, 0)),
 }
-"""What each changes: images kept or copied, built, removed."""
+"""Effect of each change: images kept or copied, built, removed."""
 
 
 @pytest.mark.parametrize("checksum", [False, True])
@@ -247,7 +247,7 @@ def test_an_update_equals_a_build_from_scratch(change: str, checksum: bool, buil
     assert verify_dataset(build.out).problems == ()
 
 
-def test_a_damaged_mask_is_made_again_by_an_update(build: Builder) -> None:
+def test_an_update_rebuilds_a_damaged_mask(build: Builder) -> None:
     build()
     before = masks_of(build.out)
     next((build.out / "shards").glob("mask-*")).write_bytes(b"short")
@@ -257,7 +257,7 @@ def test_a_damaged_mask_is_made_again_by_an_update(build: Builder) -> None:
     assert verify_dataset(build.out).problems == ()
 
 
-def test_no_shard_of_a_companion_outlives_its_dataset(build: Builder) -> None:
+def test_no_companion_shard_outlives_its_dataset(build: Builder) -> None:
     def shards(names: object) -> set[str]:
         return {name for name in map(str, names) if name.startswith("shards/")}  # type: ignore[call-overload]
 
@@ -271,7 +271,7 @@ def test_no_shard_of_a_companion_outlives_its_dataset(build: Builder) -> None:
     assert not [name for name in build.files() if "mask" in name]
 
 
-def test_other_companions_are_other_options(build: Builder) -> None:
+def test_other_companions_mean_other_options(build: Builder) -> None:
     build()
     with pytest.raises(BuildError, match=r"mask format was png, is raw"):
         build(options=replace(WITH_MASKS, companions=(replace(MASK, format="raw"),)), run=UPDATE)
@@ -279,7 +279,7 @@ def test_other_companions_are_other_options(build: Builder) -> None:
         build(options=replace(WITH_MASKS, companions=()), run=UPDATE)
 
 
-# Which files are companions
+# Choosing companions
 
 
 def test_a_column_of_the_table_names_masks(build: Builder, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_column_of_the_table_names_masks(build: Builder, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("checksum", [False, True])
-def test_a_mask_in_another_unicode_normalization_is_that_of_its_image(checksum: bool, build: Builder) -> None:
+def test_a_mask_in_another_unicode_normalization_belongs_to_its_image(checksum: bool, build: Builder) -> None:
     build.options = replace(WITH_MASKS, checksum=checksum)
     (build.source / "images" / "05.jpg").rename(build.source / "images" / "\xe9.jpg")
     (build.source / "masks" / "05.png").rename(build.source / "masks" / "e\u0301.png")
@@ -310,7 +310,7 @@ def test_a_mask_in_another_unicode_normalization_is_that_of_its_image(checksum: 
     assert build.files() == before
 
 
-def test_a_mask_that_has_changed_cannot_repair_a_shard(build: Builder) -> None:
+def test_a_changed_mask_cannot_repair_a_shard(build: Builder) -> None:
     build()
     for shard in (build.out / "shards").glob("mask-*"):
         shard.unlink()
@@ -341,7 +341,7 @@ def npy(values: np.ndarray) -> bytes:
 
 
 def array_files(count: int = 12) -> list[tuple[str, bytes]]:
-    """Samples of a picture, a depth map of its size in the other byte order, and a vector."""
+    """Return samples of a picture, a depth map of its size in the other byte order, and a vector."""
     files = []
     for number in range(count):
         pixels = smooth_image(30 + number, 40, number)
@@ -360,13 +360,13 @@ def as_folder(source: Path, files: list[tuple[str, bytes]]) -> Builder:
 
 
 def with_array(source: Path, content: bytes) -> Builder:
-    """Builds of three samples, one of which has this depth map."""
+    """Return builds of three samples, one of them with this depth map."""
     return as_folder(source, [(n, content if n == "cats/01.depth.npy" else whole) for n, whole in array_files(3)])
 
 
 @pytest.fixture(params=["folder", "tars"])
 def arrays(request: pytest.FixtureRequest, tmp_path: Path) -> Builder:
-    """Builds of samples with arrays, from a folder or from two tars."""
+    """Return builds of samples with arrays, from a folder or from two tars."""
     source, files = tmp_path / "raw", array_files()
     if request.param == "folder":
         return as_folder(source, files)
@@ -381,7 +381,7 @@ def stored_arrays(root: Path) -> dict[str, list[np.ndarray]]:
     return {Path(data.path(i)).stem: [found[name][i] for name in data.companions] for i in range(len(data))}
 
 
-def test_arrays_are_resized_as_masks_are_or_stay_as_they_are(arrays: Builder) -> None:
+def test_arrays_are_resized_like_masks_or_stay_unchanged(arrays: Builder) -> None:
     assert arrays().stored == 12
     manifest = json.loads((arrays.out / "manifest.json").read_bytes())
     assert manifest["version"] == 3 and [each["format"] for each in manifest["companions"]] == ["npy", "npy"]
@@ -395,7 +395,7 @@ def test_arrays_are_resized_as_masks_are_or_stay_as_they_are(arrays: Builder) ->
 
 
 @pytest.mark.parametrize("checksum", [False, True])
-def test_an_update_builds_samples_again_whose_arrays_have_changed(checksum: bool, arrays: Builder) -> None:
+def test_an_update_rebuilds_samples_with_changed_arrays(checksum: bool, arrays: Builder) -> None:
     arrays.options = replace(WITH_ARRAYS, checksum=checksum)
     arrays()
     assert arrays(run=UPDATE).changes == Changes(12, 0, 0, 0)
@@ -410,7 +410,7 @@ def test_an_update_builds_samples_again_whose_arrays_have_changed(checksum: bool
     assert verify_dataset(arrays.out).problems == ()
 
 
-def test_a_derived_dataset_has_its_arrays_in_the_new_size(arrays: Builder) -> None:
+def test_a_derived_dataset_has_arrays_of_the_new_size(arrays: Builder) -> None:
     arrays()
     derive_dataset([arrays.out], arrays.out.with_name("small"), DeriveOptions(size=Size(12, 12)))
     data = Dataset(arrays.out.with_name("small"))
@@ -420,7 +420,7 @@ def test_a_derived_dataset_has_its_arrays_in_the_new_size(arrays: Builder) -> No
         assert set(np.unique(depth)) <= set(np.unique(large)) and vector.tolist() == [int(stem)] * 3
 
 
-def test_exported_arrays_are_built_from_again(arrays: Builder) -> None:
+def test_exported_arrays_can_be_built_again(arrays: Builder) -> None:
     arrays()
     out = arrays.out
     for layout in ("tar", "parquet", "folder"):
@@ -455,21 +455,21 @@ def test_exported_arrays_are_built_from_again(arrays: Builder) -> None:
         (b"", "companion depth: the file is empty"),
     ],
 )
-def test_a_sample_without_a_sound_array_is_rejected(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_a_sample_without_a_valid_array_is_rejected(content: bytes, reason: str, tmp_path: Path) -> None:
     build = with_array(tmp_path / "raw", content)
     build()
     ((path, found),) = rejects_of(build.out).items()
     assert path == "cats/01.png" and found.startswith(reason)
 
 
-def test_arrays_that_lack_the_shape_of_their_images_beside_others_that_have_it_are_warned_of(tmp_path: Path) -> None:
+def test_arrays_of_another_shape_than_their_images_are_warned_of_if_others_fit(tmp_path: Path) -> None:
     build = with_array(tmp_path / "raw", npy(np.zeros((9, 9))))
     with pytest.warns(PresizeWarning, match="depth: 1 array of 3 without the height and width of the upright image"):
         build()
     assert stored_arrays(build.out)["01"][0].shape == (9, 9)
 
 
-def test_masks_do_not_take_arrays_and_say_what_does(build: Builder) -> None:
+def test_masks_refuse_arrays_and_name_the_option_for_them(build: Builder) -> None:
     (build.source / "masks" / "05.png").write_bytes(npy(np.zeros(3)))
     build()
     said = "companion mask: an array, not an image; --pair-format npy stores it as a companion"

@@ -1,4 +1,4 @@
-"""Builds by parts: each makes its own shards, and only the plain command publishes; test_same_bytes compares bytes."""
+"""Builds by parts: each builds its own shards, and only the plain command publishes; test_same_bytes compares bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIVES = replace(SMALL, shard_samples=5)
 
 @pytest.fixture
 def build(build: Builder) -> Builder:
-    """12 images in three shards."""
+    """Return builds of 12 images in three shards."""
     build.options = FIVES
     return build
 
@@ -45,10 +45,10 @@ def parts(build: Builder, of: int) -> list[PartResult]:
     return [part(build, number + 1, of) for number in range(of)]
 
 
-# What a part does
+# Work of a part
 
 
-def test_the_source_is_listed_once_and_an_update_takes_what_was_added_meanwhile(
+def test_the_source_is_listed_once_and_an_update_adds_later_files(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part(build, 1, 2)
@@ -61,7 +61,7 @@ def test_the_source_is_listed_once_and_an_update_takes_what_was_added_meanwhile(
     assert build(run=UPDATE).stored == 13
 
 
-def test_a_part_makes_its_own_shards_and_publishes_nothing(build: Builder) -> None:
+def test_a_part_builds_its_own_shards_and_publishes_nothing(build: Builder) -> None:
     own, others = (build.out / "shards" / f".0000{i}.lmdb.{'a' * 32}.tmp" for i in (1, 2))
     built = part(build, 2, 3)
     assert [path.name for path in (build.out / "shards").iterdir()] == ["00001.lmdb"]
@@ -83,13 +83,13 @@ def test_there_may_be_more_parts_than_shards_and_rejects_of_all_are_listed(build
 
 
 @pytest.mark.parametrize("by_part", [False, True], ids=["a plain build", "a part"])
-def test_a_part_finishes_what_an_earlier_run_began(by_part: bool, build: Builder) -> None:
+def test_a_part_finishes_the_shards_of_an_earlier_run(by_part: bool, build: Builder) -> None:
     with pytest.raises(Stopped):
         part(build, 1, 2, on_shard=stop) if by_part else build(on_shard=stop)
     assert part(build, 1, 2 if by_part else 1).resumed == 4
 
 
-def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None:
+def test_a_part_has_nothing_to_do_for_a_published_dataset(build: Builder) -> None:
     build()
     before = build.files()
     found = part(build, 1, 2)
@@ -97,7 +97,7 @@ def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None
     assert build.files() == before
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,7 @@ def test_a_published_dataset_is_nothing_to_do_for_a_part(build: Builder) -> None
     ],
     ids=["two were not run", "a shard has gone"],
 )
-def test_publishing_names_the_parts_that_are_not_finished(
-    made: list[int], gone: str | None, message: str, build: Builder
-) -> None:
+def test_publishing_names_the_unfinished_parts(made: list[int], gone: str | None, message: str, build: Builder) -> None:
     for number in made:
         part(build, number, 3)
     if gone:
@@ -133,7 +131,7 @@ REFUSED: list[tuple[Options, str]] = [
 
 
 @pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[name for changed, _ in REFUSED for name in changed])
-def test_a_part_that_the_others_do_not_agree_with_is_refused(
+def test_a_part_that_disagrees_with_the_others_is_refused(
     changed: Options, message: str, build: Builder, tmp_path: Path
 ) -> None:
     write_photos(tmp_path / "other")
@@ -177,7 +175,7 @@ def test_a_part_is_refused_while_a_plain_build_runs(build: Builder) -> None:
     assert refused and verify_dataset(build.out) == VerifyResult(12)
 
 
-def test_parts_wait_while_the_first_of_them_lists_the_source(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_wait_while_the_first_one_lists_the_source(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     scanned, scan = [], presize.builder.run.scan
 
     def slow_scan(*arguments: Any) -> object:
@@ -205,7 +203,7 @@ def test_another_dataset_is_not_replaced_by_parts(build: Builder) -> None:
     assert build.files() == before
 
 
-def test_overwriting_ends_what_parts_have_begun(build: Builder) -> None:
+def test_overwriting_discards_the_work_of_parts(build: Builder) -> None:
     part(build, 1, 2)
     build(options=replace(FIVES, shard_samples=6), run=OVERWRITE)
     assert list(build.out.glob(".*")) == []
@@ -247,11 +245,11 @@ def test_a_damaged_listing_is_one_line(build: Builder) -> None:
     assert part(build, 2, 2).stored == 4
 
 
-def test_a_listing_that_publishing_has_left_is_no_build_by_parts(build: Builder, tmp_path: Path) -> None:
+def test_a_listing_left_by_publishing_is_not_a_build_by_parts(build: Builder, tmp_path: Path) -> None:
     parts(build, 2)
     listing = (build.out / LISTING).read_bytes()
     build()
-    (build.out / LISTING).write_bytes(listing)  # as where it was killed before it could remove that
+    (build.out / LISTING).write_bytes(listing)  # as after a kill before its removal
     put(build.source / "cats" / "new.png", seed=99)
     with pytest.raises(BuildError, match=r"the source has changed \(12 files then, 13 now\)"):
         build()
@@ -263,7 +261,9 @@ def test_a_listing_that_publishing_has_left_is_no_build_by_parts(build: Builder,
 # The command
 
 
-def test_the_command_says_what_is_missing_and_then_what_publishes(presize: Callable[..., Ran], build: Builder) -> None:
+def test_the_command_names_missing_parts_and_the_publishing_command(
+    presize: Callable[..., Ran], build: Builder
+) -> None:
     command = ["build", build.source, build.out, "--size", "64", "--shard-samples", "5", "--backend", "sequential"]
     assert "unfinished parts: 2\n" in presize(*command, "--part", "1/2").out
     assert "the same command without --part publishes" in presize(*command, "--part", "2/2").out
@@ -276,7 +276,7 @@ def test_the_command_says_what_is_missing_and_then_what_publishes(presize: Calla
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/4", "4", "1/0", "a/b", "1/1000000", "-1/3"])
-def test_a_part_that_there_is_not_is_one_line(text: str) -> None:
+def test_an_invalid_part_is_one_line(text: str) -> None:
     assert str(BuildPart.parse(" 3/8 ")) == "3/8"
     with pytest.raises(OptionError, match=f"part: expected I/N, part I of N, from 1/N to N/N, got '{text}'"):
         BuildPart.parse(text)
@@ -287,5 +287,5 @@ def test_a_part_that_there_is_not_is_one_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("parts", "text"), [([3], "3"), ([2, 1], "1 and 2"), ([1, 2, 4], "1, 2 and 4"), (range(1, 21), "8 more")]
 )
-def test_parts_are_listed_as_people_do(parts: list[int], text: str) -> None:
+def test_parts_are_listed_as_ranges(parts: list[int], text: str) -> None:
     assert parts_text(parts).endswith(text)

@@ -1,4 +1,4 @@
-"""The plan is pure: how samples are dealt to shards, and what the digest takes in."""
+"""The plan is pure: the assignment of samples to shards, and the contents of the digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from presize.store.dealing import assign_shards, groups_of, mix, shard_count, sh
     [
         (1, 1, "one image, one file"),
         (512 * 32_768, 512, "all shards are full"),
-        (512 * 32_768 + 1, 513, "and one more image needs another"),
+        (512 * 32_768 + 1, 513, "one more image needs another shard"),
         (2, 2, "the square root, rounded up"),
         (1000, 32, "enough for all cores of a usual machine"),
         (10_000, 100, "a hundred images each"),
@@ -50,16 +50,16 @@ def test_the_shards_of_images_and_companions_can_all_be_open(samples: int, compa
     ("samples", "companions", "limit"),
     [(65_536, 1, None), (65_537, 1, 257), (1_000_000, 1, 3907), (1_000_000, 3, 7813), (100_000_000, 1, 32_768)],
 )
-def test_how_many_samples_a_shard_with_companions_holds_never_changes(
+def test_the_number_of_samples_of_a_shard_with_companions_never_changes(
     samples: int, companions: int, limit: int | None
 ) -> None:
-    assert shard_limit(samples, None, companions) == limit, "datasets in the field depend on it"
-    assert shard_limit(samples, 10, companions) == 10, "as many as was asked for"
+    assert shard_limit(samples, None, companions) == limit, "existing datasets depend on it"
+    assert shard_limit(samples, 10, companions) == 10, "the requested number"
 
 
-def test_dealing_never_changes() -> None:
+def test_the_assignment_to_shards_never_changes() -> None:
     dealt = [[2, 4, 6], [1, 5, 8], [0, 3, 7, 9]]
-    assert [shard.tolist() for shard in assign_shards(10, 3)] == dealt, "datasets in the field depend on it"
+    assert [shard.tolist() for shard in assign_shards(10, 3)] == dealt, "existing datasets depend on it"
 
 
 GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
@@ -68,26 +68,26 @@ GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(
 
 
 def assert_dealt(dealt: Sequence[np.ndarray], samples: int) -> None:
-    """Each sample lies in one shard, in the order of the dataset, and shards are even."""
+    """Assert that each sample is in one shard, in dataset order, and that shards are even."""
     assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(samples))
     assert all((np.diff(shard) > 0).all() for shard in dealt)
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 @given(samples=st.integers(1, 3000), shards=st.integers(1, 60))
-def test_each_sample_lies_in_exactly_one_shard(samples: int, shards: int) -> None:
+def test_each_sample_is_in_exactly_one_shard(samples: int, shards: int) -> None:
     assert_dealt(assign_shards(samples, shards), samples)
 
 
 @given(groups=GROUPS, shards=st.integers(1, 20))
-def test_samples_of_a_run_stay_together_but_where_a_shard_ends(groups: np.ndarray, shards: int) -> None:
+def test_samples_of_a_run_stay_together_except_at_shard_bounds(groups: np.ndarray, shards: int) -> None:
     dealt = assign_shards(len(groups), shards, groups)
     assert_dealt(dealt, len(groups))
     pieces = sum(len(np.unique(groups[shard])) for shard in dealt)
-    assert pieces <= groups[-1] + shards  # each bound between two shards cuts one run at most
+    assert pieces <= groups[-1] + shards  # each bound between two shards cuts at most one run
 
 
-def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
+def test_there_are_no_more_shards_than_runs_unless_requested() -> None:
     groups = np.repeat([0, 1, 2], 1000)
     assert shard_count(3000, None, groups) == 3
     assert shard_count(3000, 500, groups) == 6
@@ -100,7 +100,7 @@ def test_there_are_no_more_shards_than_runs_unless_asked_for() -> None:
         (100, 1, "a shard has ten samples, which would be one run"),
         (10_000, 6, "16 groups in a shard of a hundred"),
         (57_600, 15, "16 groups in a shard of 240"),
-        (1_100_000, 64, "more would not be read faster"),
+        (1_100_000, 64, "more would not make reading faster"),
     ],
 )
 def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
@@ -144,14 +144,14 @@ OTHERS = {
 }
 
 
-def test_the_digest_takes_in_samples_options_and_page_size() -> None:
+def test_the_digest_covers_samples_options_and_page_size() -> None:
     assert len(set(OTHERS.values())) == len(OTHERS)
     two = source(["a/1", "a/2"])
     chunks = replace(two, table=pa.concat_tables([two.table.slice(0, 1), two.table.slice(1)]))
-    assert plan_digest(chunks) == OTHERS["the same"], "whatever its chunks"
+    assert plan_digest(chunks) == OTHERS["the same"], "for any chunks"
 
 
-def test_differences_are_told_in_words() -> None:
+def test_differences_are_described_in_words() -> None:
     old = make_plan(source(["a/1", "a/2"]), BuildOptions(), CODECS, 4096).identity
     new = make_plan(source(["a/1"]), BuildOptions(ImageOptions(quality=80)), CODECS, 4096).identity
     assert differences(old, new) == ["quality was 90, is 80", "the source has changed (2 files then, 1 now)"]
@@ -176,13 +176,13 @@ def test_differences_are_told_in_words() -> None:
         assert said.startswith(words)
 
 
-def test_versions_are_no_part_of_the_identity() -> None:
-    """An upgrade that makes the same bytes must not end updates and resuming."""
+def test_versions_are_not_part_of_the_identity() -> None:
+    """An upgrade that yields the same bytes must not prevent updates and resuming."""
     plans = [make_plan(source(["a/1"]), BuildOptions(), CODECS._replace(versions={"numpy": v}), 4096) for v in "23"]
     assert plans[0].digest == plans[1].digest
     assert [plan.versions for plan in plans] == [{"numpy": "2"}, {"numpy": "3"}]
 
 
 def test_the_hash_is_that_of_splitmix64() -> None:
-    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # its first outputs from seed 0
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # first outputs from seed 0
     assert mix(np.arange(3, dtype=np.uint64)).tolist() == published

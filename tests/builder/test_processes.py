@@ -1,4 +1,4 @@
-"""Builds as processes: signals, lost workers, full disks. The real command; tests/faults kills it anywhere."""
+"""Builds as processes: signals, lost workers, full disks. Runs the real command; tests/faults kills it anywhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """600 images: a build of them lasts long enough to be stopped in the middle. Read only."""
+    """Return 600 images: their build is long enough to be stopped in the middle. Read only."""
     folder = tmp_path_factory.mktemp("photos") / "raw"
     make_samples(folder, SampleOptions(images=60, classes=2, long_side=700))
     for image in [path for path in folder.rglob("*") if path.is_file()]:
@@ -38,7 +38,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of an undisturbed build of `photos`."""
+    """Return the files of an undisturbed build of `photos`."""
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run(photos, out).returncode == 0
     return files(out)
@@ -54,10 +54,10 @@ def run(
 
 
 def start(photos: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    """A build that has finished some shards and is at work on others."""
+    """Start a build, and return it when some shards are finished and others in progress."""
     build = subprocess.Popen(
         [*COMMAND, str(photos), str(out), *ARGS, *more],
-        start_new_session=True,  # a process group of its own, as on a terminal
+        start_new_session=True,  # its own process group, as in a terminal
         stderr=subprocess.PIPE,
         text=True,
         cwd="/",
@@ -84,7 +84,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
     ],
     ids=["Ctrl-C", "SIGINT", "SIGTERM", "SIGHUP"],
 )
-def test_a_stopped_build_says_how_to_go_on_and_can(
+def test_a_stopped_build_says_how_to_resume_and_resumes(
     stop: signal.Signals, to_group: bool, code: int, photos: Path, whole: dict[str, str], tmp_path: Path
 ) -> None:
     build = start(photos, tmp_path / "out")
@@ -100,7 +100,7 @@ def test_a_stopped_build_says_how_to_go_on_and_can(
     assert files(tmp_path / "out") == whole
 
 
-def test_workers_that_are_always_killed_end_the_build(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+def test_a_build_whose_workers_are_always_killed_fails(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out")
     while build.poll() is None:
         for pid in workers_of(build.pid):
@@ -115,7 +115,7 @@ def test_workers_that_are_always_killed_end_the_build(photos: Path, whole: dict[
     assert files(tmp_path / "out") == whole
 
 
-def test_a_worker_that_is_stopped_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+def test_a_stopped_worker_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out", "--timeout-s", "2")
     os.kill(workers_of(build.pid)[0], signal.SIGSTOP)
     _, errors = build.communicate(timeout=PATIENCE_S)
@@ -135,7 +135,7 @@ def test_a_build_uses_no_shared_memory_that_could_outlive_it(photos: Path, tmp_p
     assert used == set()
 
 
-def test_a_container_of_few_processes_is_one_line_and_the_build_can_be_resumed(photos: Path, tmp_path: Path) -> None:
+def test_a_container_with_few_processes_is_one_line_and_the_build_can_be_resumed(photos: Path, tmp_path: Path) -> None:
     with pids_group() as group:
         (group / "pids.max").write_text("9")
         enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
@@ -164,7 +164,7 @@ print("child exited with", child.exitcode)
 """
 
 
-def test_no_worker_stays_and_a_forked_child_can_build_too(photos: Path, tmp_path: Path) -> None:
+def test_no_worker_remains_and_a_forked_child_can_build(photos: Path, tmp_path: Path) -> None:
     args = [sys.executable, "-c", SCRIPT, str(photos), str(tmp_path)]
     ran = subprocess.run(args, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/")
     assert ran.stdout == "0 workers stay\nchild exited with 0\n", ran.stderr

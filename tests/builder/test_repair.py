@@ -1,4 +1,4 @@
-"""Repairing a dataset: damaged shards come back as they were, or not at all."""
+"""Repairing a dataset: damaged shards are restored byte for byte, or not at all."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_shards_come_back_as_they_were(damage: str, build: Builder) -> None:
+def test_damaged_shards_are_restored(damage: str, build: Builder) -> None:
     build()
     whole = build.files()
     DAMAGE[damage](build.out / "shards" / "00001.lmdb")
@@ -82,7 +82,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moves", [False, True], ids=["same bytes", "other bytes"])
-def test_every_kind_of_shard_comes_back(kind: str, moves: bool, build: Builder) -> None:
+def test_every_kind_of_shard_is_restored(kind: str, moves: bool, build: Builder) -> None:
     if kind == "pairs":
         (build.source / "masks").mkdir()
         for path in build.source.rglob("*.jpg"):
@@ -90,7 +90,7 @@ def test_every_kind_of_shard_comes_back(kind: str, moves: bool, build: Builder) 
     build.options = KINDS[kind]
     build(run=REPORTED)
     roots = [path.parent for path in build.out.rglob("manifest.json")]
-    if moves:  # as if LMDB had written the first shards of images with another size of their map
+    if moves:  # as if LMDB had written the first shards of images with another map size
         for root in roots:
             change_records(root, lambda _shard, _row, value: value)
     whole = build.files()
@@ -105,10 +105,10 @@ def test_every_kind_of_shard_comes_back(kind: str, moves: bool, build: Builder) 
     prefixes = ("", "mask-") if kind == "pairs" else ("",)
     renamed = {f"{prefix}00001{generation}.lmdb" for prefix in prefixes for generation in ("", "-1")}
     assert changed == ({"manifest.json", *renamed} if moves else set())
-    assert build(run=UPDATE).changes.copied == 0  # all shards stay, and the next update takes them for its own
+    assert build(run=UPDATE).changes.copied == 0  # all shards stay, and the next update keeps them
 
 
-def test_shards_of_an_update_come_back(build: Builder) -> None:
+def test_shards_of_an_update_are_restored(build: Builder) -> None:
     build()
     (build.source / "a" / "0.jpg").unlink()
     shutil.copy(build.source / "a" / "2.jpg", build.source / "b" / "new.jpg")
@@ -120,7 +120,7 @@ def test_shards_of_an_update_come_back(build: Builder) -> None:
     assert build.files() == whole
 
 
-def test_whole_records_need_no_source(build: Builder) -> None:
+def test_intact_records_need_no_source(build: Builder) -> None:
     build()
     index = build.files()["index.arrow"]
     flip_record(build.out, 7)
@@ -134,7 +134,7 @@ def test_whole_records_need_no_source(build: Builder) -> None:
 
 
 @pytest.mark.parametrize("change", ["other content", "gone", "other size"])
-def test_a_source_that_has_changed_leaves_the_shard_and_names_update(change: str, build: Builder) -> None:
+def test_a_changed_source_leaves_the_shard_and_names_update(change: str, build: Builder) -> None:
     build()
     data = build.data()
     path = data.path(int(np.flatnonzero(data.numbers("shard") == 1)[0]))
@@ -160,7 +160,7 @@ def test_a_source_that_has_changed_leaves_the_shard_and_names_update(change: str
         assert verify_dataset(build.out) == VerifyResult(updated.stored)
 
 
-# What is refused
+# Refusals
 
 
 def with_a_path_out_of_the_source(build: Builder) -> None:
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_cannot_be_repaired_is_refused(why: str, build: Builder) -> None:
+def test_unrepairable_datasets_are_refused(why: str, build: Builder) -> None:
     change, error, said = REFUSED[why]
     build()
     change(build)
@@ -203,14 +203,14 @@ def test_what_cannot_be_repaired_is_refused(why: str, build: Builder) -> None:
         repair(build)
 
 
-def test_what_is_no_shard_is_not_repaired(build: Builder) -> None:
+def test_a_file_that_is_not_a_shard_is_not_repaired(build: Builder) -> None:
     build()
     flip(build.out / "rejects.jsonl", 0)
     (problem,) = repair(build).problems
     assert problem.file == "rejects.jsonl" and "only shards can be rebuilt" in problem.what
 
 
-def test_the_command_says_what_it_made_and_its_exit_code_tells(presize: Callable[..., Ran], build: Builder) -> None:
+def test_the_command_reports_its_repairs_by_text_and_exit_code(presize: Callable[..., Ran], build: Builder) -> None:
     build()
     remove_shards(build, 2)
     done = presize("repair", build.source, build.out)
@@ -236,9 +236,7 @@ def test_a_size_is_not_repaired_while_all_sizes_are_built(build: Builder) -> Non
     assert repair(build, "16").problems == ()
 
 
-def test_what_is_published_while_a_repair_begins_is_what_it_looks_at(
-    build: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repair_looks_at_a_dataset_published_while_it_starts(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     lock = OutputDir.lock
 

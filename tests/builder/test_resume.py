@@ -1,4 +1,4 @@
-"""How a build begins, as a table: what is in OUT, what the user asked for, and what follows."""
+"""The start of a build as a table: the state of OUT, the user's flags, and the decision."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TABLE: list[tuple[str, object, str, str, Decision, str]] = [
 SITUATIONS = [
     situation
     for situation in product(get_args(Unfinished), (False, True), get_args(Published), get_args(Flag))
-    if situation[:2] != ("none", True)  # what is not there has no work
+    if situation[:2] != ("none", True)  # an absent build has no work
 ]
 
 
@@ -77,11 +77,11 @@ def rows_for(situation: tuple[object, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: ", ".join(map(str, situation)))
-def test_a_build_begins_as_the_table_says(situation: tuple[Unfinished, bool, Published, Flag]) -> None:
+def test_a_build_starts_as_the_table_says(situation: tuple[Unfinished, bool, Published, Flag]) -> None:
     (row,) = rows_for(situation)
     decision, reason = TABLE[row][-2:]
     assert decide(*situation) == decision, reason
 
 
-def test_the_table_has_no_row_that_nothing_meets() -> None:
+def test_every_row_of_the_table_is_reachable() -> None:
     assert {row for situation in SITUATIONS for row in rows_for(situation)} == set(range(len(TABLE)))

@@ -1,4 +1,4 @@
-"""Builds: what they publish, that they resume, and that they never leave half a dataset."""
+"""Builds: published files, resuming, and no incomplete datasets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER = BuildOptions(ImageOptions(sizes=(Size(32, 32),), quality=80))
 
 
 def every_task(monkeypatch: pytest.MonkeyPatch, before: Callable[[Task], object]) -> None:
-    """Call `before` with each task before it is carried out, in this process."""
+    """Call `before` with each task before it runs, in this process."""
 
     def write(task: Task) -> ShardDone:
         before(task)
@@ -40,10 +40,10 @@ def every_task(monkeypatch: pytest.MonkeyPatch, before: Callable[[Task], object]
     monkeypatch.setattr(presize.builder.executors.executor, "write_shard", write)
 
 
-# What a build publishes
+# Published files
 
 
-def test_the_index_tells_of_every_image_in_the_order_of_imagefolder(build: Builder) -> None:
+def test_the_index_describes_every_image_in_imagefolders_order(build: Builder) -> None:
     build(options=BuildOptions(ImageOptions(sizes=(Size(30, 30),))))
     data = build.data()
     expected = sorted(path.relative_to(build.source).as_posix() for path in build.source.rglob("*.png"))
@@ -56,12 +56,12 @@ def test_the_index_tells_of_every_image_in_the_order_of_imagefolder(build: Build
     assert (row["source_nbytes"], row["source_mtime_ns"]) == (status.st_size, status.st_mtime_ns)
 
 
-def test_rejects_leave_no_hole_and_are_told_with_their_reason(build: Builder) -> None:
+def test_rejects_leave_no_gap_and_are_listed_with_their_reason(build: Builder) -> None:
     (build.source / "cats" / "03.png").write_bytes(b"")
     (build.source / "dogs" / "notes.txt").write_text("no image and not named like one")
     os.rename(build.source / "cats" / "11.png", os.fsencode(build.source / "cats") + b"/\xff.png")
     with (build.source / "dogs" / "movie.mp4").open("wb") as file:
-        file.truncate(1 << 40)  # without a block on the disk: it is not read
+        file.truncate(1 << 40)  # a sparse file, which must not be read
     with (build.source / "dogs" / "huge.png").open("wb") as file:
         file.write(BROKEN_PNG)
         file.truncate(1 << 40)
@@ -95,7 +95,7 @@ def test_splits_by_folder_are_one_dataset_with_one_class_list(options: BuildOpti
     assert folders == (["train", "val"] if options is TO_FOLDER else ["shards"])
 
 
-def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Builder) -> None:
+def test_each_of_several_sizes_equals_the_dataset_of_a_single_size(build: Builder) -> None:
     build("both", TWO_SIZES)
     assert sorted(os.listdir(build.out.with_name("both"))) == ["32", "64"]
     for size in TWO_SIZES.image.sizes:
@@ -105,7 +105,7 @@ def test_each_of_several_sizes_is_the_dataset_that_it_would_be_alone(build: Buil
         assert verify_dataset(both.root) == VerifyResult(12)
 
 
-def test_a_folder_holds_the_records_as_files_in_its_classes_and_nothing_else(build: Builder) -> None:
+def test_a_folder_holds_only_the_records_as_files_in_their_classes(build: Builder) -> None:
     (build.source / "birds").mkdir()
     (build.source / "cats" / "01.png").rename(build.source / "cats" / f"{'x' * 251}.png")  # the longest name
     build("lmdb")
@@ -118,15 +118,15 @@ def test_a_folder_holds_the_records_as_files_in_its_classes_and_nothing_else(bui
     assert images == {data.path(i).replace(".png", ".jpg"): data.value(i) for i in range(12)}
 
 
-def test_to_folder_makes_no_folder_of_a_label(build: Builder, tmp_path: Path) -> None:
+def test_to_folder_creates_no_folder_for_a_label(build: Builder, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("path,label\ndogs/00.png,../../evil\ncats/01.png,b\n")
     build("deep/out", TO_FOLDER, samples=SourceOptions(labels=tmp_path / "labels.csv"))
     assert sorted(path.name for path in (tmp_path / "deep" / "out").iterdir() if path.is_dir()) == ["cats", "dogs"]
     assert not (tmp_path / "evil").exists()
 
 
-def test_class_folders_come_and_go_with_their_classes(build: Builder) -> None:
-    """Empty ones, too, and one that is called as the folder of shards."""
+def test_class_folders_appear_and_disappear_with_their_classes(build: Builder) -> None:
+    """Also empty ones, and a class with the name of the shard folder."""
     for name in ("birds", "shards"):
         (build.source / name).mkdir()
     build(options=TO_FOLDER)
@@ -141,7 +141,7 @@ def test_class_folders_come_and_go_with_their_classes(build: Builder) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl", "report.html"])
-def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, build: Builder) -> None:
+def test_a_class_named_like_a_file_of_ours_is_refused_for_folders(name: str, build: Builder) -> None:
     (build.source / "cats").rename(build.source / name)
     with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         build(options=TO_FOLDER)
@@ -149,7 +149,7 @@ def test_a_class_called_like_a_file_of_ours_is_refused_as_a_folder(name: str, bu
     assert build().stored == 12
 
 
-def test_a_shard_that_outgrows_its_map_is_begun_again(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_outgrows_its_map_is_restarted(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     build("roomy")
     monkeypatch.setattr(presize.store.shard, "map_bytes", lambda records, record_bytes: 16 << 10)  # noqa: ARG005
     build("tight")
@@ -162,7 +162,7 @@ def test_a_shard_that_outgrows_its_map_is_begun_again(build: Builder, monkeypatc
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_interrupted_build_publishes_nothing_and_just_unfinished_shards_are_built_again(
+def test_an_interrupted_build_publishes_nothing_and_only_unfinished_shards_are_built_again(
     layout: str, build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build.stopped(2, options=LAYOUTS[layout])
@@ -185,7 +185,7 @@ FINISHED_SHARD = "shards/00000.lmdb"
     ],
     ids=["shard", "side-car"],
 )
-def test_damage_to_a_finished_shard_costs_that_one_alone(damage: Callable[[Path], object], build: Builder) -> None:
+def test_damage_to_a_finished_shard_rebuilds_only_that_shard(damage: Callable[[Path], object], build: Builder) -> None:
     build("whole")
     build.stopped(2)
     damage(build.out)
@@ -201,11 +201,11 @@ def test_a_finished_build_is_not_repeated(build: Builder, monkeypatch: pytest.Mo
     again = build(run=REPORTED)
     assert build.files() == before
     assert (again.stored, again.bytes, again.images_per_s) == (first.stored, first.bytes, 0)
-    assert len(first.reports) == 1 and again.reports == (), "a report that was removed is not named"
+    assert len(first.reports) == 1 and again.reports == (), "a removed report is not named"
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "its folder gone"])
-def test_a_shard_that_is_missing_or_cut_is_something_to_do(damage: str, build: Builder) -> None:
+def test_a_missing_or_truncated_shard_is_rebuilt(damage: str, build: Builder) -> None:
     build()
     shard = build.out / FINISHED_SHARD
     if damage == "gone":
@@ -228,7 +228,7 @@ LOOK_STAGED = ["000000001.tmp", ".000000001.tmp.jpg", ".1.tmp", ".000000001.tmp\
 
 @pytest.mark.parametrize("before", [SMALL, TO_FOLDER], ids=["lmdb", "folder"])
 @pytest.mark.parametrize("after", [SMALL, TO_FOLDER], ids=["to lmdb", "to folder"])
-def test_overwrite_leaves_nothing_of_the_old_dataset_and_all_else(
+def test_overwrite_removes_the_old_dataset_and_nothing_else(
     before: BuildOptions, after: BuildOptions, build: Builder
 ) -> None:
     for name in ("a/b", "a-b"):
@@ -250,7 +250,7 @@ def test_overwrite_leaves_nothing_of_the_old_dataset_and_all_else(
     assert verify_dataset(build.out) == VerifyResult(11)
 
 
-def test_overwrite_makes_good_what_is_damaged(build: Builder) -> None:
+def test_overwrite_replaces_a_damaged_dataset(build: Builder) -> None:
     build()
     (build.out / FINISHED_SHARD).write_bytes(b"damaged")
     build(run=OVERWRITE)
@@ -263,7 +263,7 @@ def test_overwrite_makes_good_what_is_damaged(build: Builder) -> None:
 
 
 def interrupt_publishing(build: Builder, run: RunOptions = SERIAL) -> None:
-    """Build a folder until some staged files have their names and others do not."""
+    """Build a folder until only some staged files are renamed."""
     unstage, names = presize.builder.tasks.staging.unstage, list[str]()
 
     def stop(root: Path, file: str, sample: int) -> None:
@@ -277,7 +277,7 @@ def interrupt_publishing(build: Builder, run: RunOptions = SERIAL) -> None:
         build(options=TO_FOLDER, run=run)
 
 
-def test_a_staged_file_that_was_lost_costs_its_shard_alone(build: Builder) -> None:
+def test_a_lost_staged_file_rebuilds_only_its_shard(build: Builder) -> None:
     build("whole", TO_FOLDER)
     interrupt_publishing(build)
     next(build.out.rglob(".0*.tmp")).unlink()
@@ -293,13 +293,13 @@ IN_THE_WAY: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", IN_THE_WAY)
-def test_what_is_in_the_way_of_an_image_is_named(what: str, build: Builder) -> None:
+def test_an_obstacle_at_the_path_of_an_image_is_named(what: str, build: Builder) -> None:
     moment, make, message = IN_THE_WAY[what]
     with pytest.raises(BuildError, match=rf"cannot write .*/cats/\d\d\.jpg: {message}"):
         build(options=TO_FOLDER, **{moment: lambda _: make(build.out)})
 
 
-def test_a_folder_in_the_place_of_an_image_that_goes_is_named(build: Builder) -> None:
+def test_a_folder_at_the_path_of_a_removed_image_is_named(build: Builder) -> None:
     build(options=TO_FOLDER)
     (build.out / "cats" / "01.jpg").unlink()
     (build.out / "cats" / "01.jpg").mkdir()
@@ -333,7 +333,7 @@ def test_an_abandoned_build_leaves_nothing_behind(first: str, second: str, build
 
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES], ids=["one size", "two sizes"])
-def test_the_page_keeps_its_name_while_there_is_one(options: BuildOptions, build: Builder) -> None:
+def test_the_report_keeps_its_name_between_updates(options: BuildOptions, build: Builder) -> None:
     first = build(options=options, run=REPORTED).reports
     before = [path.read_bytes() for path in first]
     put(build.source / "cats" / "new.png", seed=20)
@@ -355,7 +355,7 @@ def test_a_relative_out_survives_a_change_of_directory(build: Builder, monkeypat
     assert verify_dataset(build.out.with_name("b") / "out") == VerifyResult(12)
 
 
-# What is refused
+# Refusals
 
 HERE: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     "other options": (lambda build: build(), BuildError, r"sizes was 64, is 32; quality was 90, is 80.*--overwrite"),
@@ -377,7 +377,7 @@ HERE: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
 
 @pytest.mark.parametrize("there", HERE)
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_in_out_and_is_no_dataset_of_these_options_stays(there: str, overwrite: bool, build: Builder) -> None:
+def test_an_out_that_is_not_a_dataset_of_these_options_stays(there: str, overwrite: bool, build: Builder) -> None:
     make, error, message = HERE[there]
     make(build)
     before = build.files()
@@ -408,7 +408,7 @@ CHANGED: dict[str, tuple[Callable[[Builder], object], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGED)
-def test_a_dataset_that_is_not_what_the_command_makes_is_said_to_be_so(change: str, build: Builder) -> None:
+def test_a_dataset_that_differs_from_the_command_is_reported(change: str, build: Builder) -> None:
     build.samples = SourceOptions(split="train=0.8,val=0.2")
     build()
     CHANGED[change][0](build)
@@ -426,7 +426,7 @@ PLACES: dict[str, tuple[str, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_place_that_cannot_be_out_is_refused(place: str, build: Builder, tmp_path: Path) -> None:
+def test_an_impossible_out_is_refused(place: str, build: Builder, tmp_path: Path) -> None:
     out, error, message = PLACES[place]
     before = build.files("photos")
     with pytest.raises(error, match=message):
@@ -442,7 +442,7 @@ def test_out_below_a_file_or_at_a_url_is_refused(build: Builder, tmp_path: Path)
         presize.build_dataset(build.source, "s3://data/64")
 
 
-def test_too_little_space_is_told_before_anything_is_written_and_refuses_no_later_build(
+def test_too_little_space_is_reported_before_writing_and_blocks_no_later_build(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(build.source)._replace(free=1000)
@@ -453,23 +453,23 @@ def test_too_little_space_is_told_before_anything_is_written_and_refuses_no_late
     assert build(options=OTHER).stored == 12
 
 
-def test_another_build_meanwhile_is_refused_unless_it_has_ended(build: Builder) -> None:
+def test_a_concurrent_build_is_refused_unless_it_has_ended(build: Builder) -> None:
     def build_again(_: ShardDone) -> None:
         with pytest.raises(BuildError, match="another build is writing"):
             build()
 
     build(on_shard=build_again)
     assert verify_dataset(build.out) == VerifyResult(12)
-    (build.out / ".presize.lock").touch()  # as a killed build leaves it
+    (build.out / ".presize.lock").touch()  # left by a killed build
     assert build().resumed == 12
     assert build("other", on_plan=lambda _: build("other")).resumed == 12
 
 
-# What is rejected
+# Rejects
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "resumed"])
-def test_the_error_budget_holds_for_what_was_done_before(finished: bool, build: Builder) -> None:
+def test_the_error_budget_includes_earlier_runs(finished: bool, build: Builder) -> None:
     (build.source / "cats" / "01.png").write_bytes(BROKEN_PNG)
     if finished:
         build()
@@ -482,7 +482,7 @@ def test_the_error_budget_holds_for_what_was_done_before(finished: bool, build: 
 
 
 @pytest.mark.parametrize(("allowed", "publishes"), [("3", True), ("2", False), ("25%", True), ("24%", False)])
-def test_the_error_budget_decides_whether_it_is_published(allowed: str, publishes: bool, build: Builder) -> None:
+def test_the_error_budget_decides_about_publishing(allowed: str, publishes: bool, build: Builder) -> None:
     for i in (1, 3, 5):
         (build.source / "cats" / f"{i:02d}.png").write_bytes(BROKEN_PNG)
     run = replace(SERIAL, max_errors=ErrorBudget.parse(allowed))
@@ -492,7 +492,7 @@ def test_the_error_budget_decides_whether_it_is_published(allowed: str, publishe
     with pytest.raises(BuildError, match=f"--max-errors {allowed}"):
         build(run=run)
     assert not (build.out / "manifest.json").exists()
-    assert build().resumed > 0, "a larger budget goes on from there"
+    assert build().resumed > 0, "a larger budget resumes the build"
 
 
 @pytest.mark.parametrize("run", [SERIAL, RunOptions(jobs=2)], ids=["sequential", "processes"])
@@ -516,11 +516,11 @@ def mend(path: Path) -> None:
 @pytest.mark.parametrize("repair", [mend, Path.unlink], ids=["mended", "removed"])
 @pytest.mark.parametrize("strict", [{"on_error": "fail"}, {"max_errors": ErrorBudget(0)}], ids=["fail", "--max-errors"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_build_that_an_image_has_ended_goes_on_once_that_is_mended_or_removed(
+def test_a_build_stopped_by_an_image_resumes_after_the_image_is_fixed_or_removed(
     layout: str, strict: dict[str, Any], repair: Callable[[Path], None], run: RunOptions, build: Builder, tmp_path: Path
 ) -> None:
     if layout == "folder" and run.update:
-        pytest.skip("a folder has no --update")
+        pytest.skip("--update does not support folders")
     build.options = replace(LAYOUTS[layout], shard_samples=4)
     plan = plan_build(build.source, build.options)
     bad = build.source / plan.source.table.column("path")[int(plan.shards[-1][0])].as_py()
@@ -530,13 +530,13 @@ def test_a_build_that_an_image_has_ended_goes_on_once_that_is_mended_or_removed(
     repair(bad)
     with pytest.warns(PresizeWarning, match=r"unfinished build of other files \(the source has changed .* are kept$"):
         result = build(run=replace(run, **strict))
-    assert (result.resumed > 0) == (repair is mend), "what is left goes to other shards"
+    assert (result.resumed > 0) == (repair is mend), "the remaining samples are assigned to other shards"
     build_dataset(build.source, tmp_path / "fresh", build.options, SERIAL)
     assert files(build.out) == files(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_build(
+def test_a_source_without_a_valid_image_publishes_nothing_and_blocks_no_later_build(
     layout: str, tmp_path: Path
 ) -> None:
     build = Builder(tmp_path / "photos", LAYOUTS[layout])
@@ -545,14 +545,14 @@ def test_a_source_without_one_good_image_publishes_nothing_and_refuses_no_later_
     (build.source / "a.txt").write_bytes(b"text")
     (build.source / "b.jpg").write_bytes(b"<html>404</html>")
     message = r"no image could be stored \(2 files in .*\); the first: b\.jpg: an HTML page"
-    with pytest.raises(BuildError, match=message):  # the first image that was read
+    with pytest.raises(BuildError, match=message):  # the first image read
         build()
     assert not build.out.exists()
     put(build.source / "c.png", seed=1)
     assert build(options=replace(build.options, image=replace(build.options.image, quality=70))).stored == 1
 
 
-def test_a_source_that_goes_away_stops_the_build(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_disappears_stops_the_build(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     every_task(monkeypatch, lambda _: build.source.exists() and build.source.rename(build.out.with_name("gone")))
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build()

@@ -1,4 +1,4 @@
-"""However a build is carried out, every file of the dataset has the same bytes."""
+"""Every file of a dataset has the same bytes, however it is built."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_rows(source: Path, rows: list[dict[str, Any]], **options: Any) -> Sourc
 
 
 def repeated(place: Path) -> Builder:
-    """A table that names each file twice."""
+    """Return builds of a table that names each file twice."""
     source = write_photos(place / "source")
     paths = sorted(path.relative_to(source).as_posix() for path in source.rglob("*.png"))
     rows = [{"path": path, "caption": f"{path} {n}"} for n in range(2) for path in paths]
@@ -43,7 +43,7 @@ def repeated(place: Path) -> Builder:
 
 
 def boxed(place: Path) -> Builder:
-    """A table with boxes, one of which rejects its image."""
+    """Return builds of a table with boxes, one of which rejects its image."""
     source = write_photos(place / "source", 6)
     rows = [
         {"path": f"{'cats' if n % 2 else 'dogs'}/{n:02}.png", "bbox": [[n, 5, n + 40, 900 if n == 3 else 30]]}
@@ -70,7 +70,7 @@ def as_parquet(place: Path) -> Builder:
 
 
 def mixed(place: Path) -> Builder:
-    """JPEGs, whose bytes are kept, and PNGs."""
+    """Return builds of JPEGs, whose bytes are kept, and PNGs."""
     (place / "source").mkdir()
     for i in range(12):
         name = f"{i}.png" if i % 4 == 0 else f"{i}.jpg"
@@ -100,7 +100,7 @@ KINDS: dict[str, Callable[[Path], Builder]] = {
 
 @pytest.fixture(scope="module")
 def builder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Builder]:
-    """The builds of a kind, of which one has been made in a single process, into ``whole``."""
+    """Return the builds of a kind, with one build in a single process in ``whole``."""
     builders: dict[str, Builder] = {}
 
     def get(kind: str) -> Builder:
@@ -116,7 +116,7 @@ SLOW = {"two sizes", "a folder", "an LMDB"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in KINDS])
-def test_worker_processes_that_go_on_with_what_another_process_began(
+def test_worker_processes_that_continue_the_work_of_another_process(
     kind: str, builder_of: Callable[[str], Builder]
 ) -> None:
     build = builder_of(kind)
@@ -130,7 +130,7 @@ def test_worker_processes_that_go_on_with_what_another_process_began(
     ("kind", "parts", "at_once"),
     [("class folders", 1, 1), ("class folders", 5, 1), ("class folders", 4, 4), *((kind, 2, 1) for kind in KINDS)],
 )
-def test_parts_of_which_there_may_be_more_than_shards(
+def test_parts_even_if_they_outnumber_the_shards(
     kind: str, parts: int, at_once: int, builder_of: Callable[[str], Builder]
 ) -> None:
     build, out = builder_of(kind), f"{parts} parts, {at_once} at once"
@@ -149,7 +149,7 @@ def test_a_source_that_is_read_ahead(builder_of: Callable[[str], Builder], monke
     build, read, readers = builder_of("no labels"), SourceReader.read, set[str]()
     one_shard = replace(SMALL, shard_samples=12)
     build("in turn", one_shard)
-    monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # every file counts as slow
+    monkeypatch.setattr(presize.sources.source_files, "SLOW_S", -1.0)  # treat every file as slow
 
     def noted(reader: SourceReader, file: Any) -> bytes:
         readers.add(threading.current_thread().name)

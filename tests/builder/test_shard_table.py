@@ -1,4 +1,4 @@
-"""What shards give to their dataset: one table, whether they were built, copied or kept, and its side-car on disk."""
+"""Tables of shards, whether built, copied or kept, and their side-cars on disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_same(one: ShardTable, other: ShardTable) -> None:
 
 
 @pytest.mark.parametrize("table", [TABLE, NOTHING], ids=["some samples", "none"])
-def test_a_table_is_read_as_it_was_written_and_always_the_same_bytes(table: ShardTable, tmp_path: Path) -> None:
+def test_a_table_reads_back_and_always_has_the_same_bytes(table: ShardTable, tmp_path: Path) -> None:
     for name in ("one", "two"):
         table.write(tmp_path / name, "digest")
     read = ShardTable.read(tmp_path / "one", 3, "digest")
@@ -61,7 +61,7 @@ def test_a_table_is_read_as_it_was_written_and_always_the_same_bytes(table: Shar
     assert TABLE.done == (3, 2, 1, 1, 330, 1) and TABLE.done.samples == 5
 
 
-def test_a_side_car_that_was_cut_short_is_none(tmp_path: Path) -> None:
+def test_a_truncated_side_car_is_ignored(tmp_path: Path) -> None:
     TABLE.write(tmp_path / "whole", "digest")
     whole = (tmp_path / "whole").read_bytes()
     for end in range(0, len(whole), 7):
@@ -92,7 +92,7 @@ def side_car(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
     ],
     ids=range(16),
 )  # fmt: skip
-def test_what_is_no_side_car_is_none(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_side_car_is_ignored(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "whole").write_bytes(side_car(FACTS))
     assert ShardTable.read(tmp_path / "whole", 3, "digest") is not None
     (tmp_path / "it").write_bytes(content)

@@ -1,4 +1,4 @@
-"""OUT in a folder that several users share, and on a file system without locks."""
+"""OUT in a folder shared by several users, and on a file system without locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER = BuildOptions(SMALL.image, "folder")
 
 @NEEDS_ROOT
 @pytest.mark.parametrize("options", [FIVES, FOLDER], ids=["shards", "folder"])
-def test_a_second_user_of_the_group_resumes_a_build_in_its_folder(options: BuildOptions, tmp_path: Path) -> None:
+def test_a_second_user_of_the_group_resumes_a_build(options: BuildOptions, tmp_path: Path) -> None:
     build_dataset(write_photos(tmp_path / "photos"), tmp_path / "out", options, SERIAL)
     with shared_folder() as folder:
         out, photos = folder / "out", write_photos(folder / "photos")
@@ -32,14 +32,14 @@ def test_a_second_user_of_the_group_resumes_a_build_in_its_folder(options: Build
             with pytest.raises(Stopped):
                 build_dataset(photos, out, options, SERIAL, on_shard=stop)
             with file_lock(out / ".presize.lock"):
-                pass  # which stays, as after a kill
+                pass  # stays, as after a kill
         with user(1002):
             assert build_dataset(photos, out, options, SERIAL).resumed > 0
         assert files(out) == files(tmp_path / "out")
 
 
 @NEEDS_ROOT
-def test_users_of_a_group_build_parts_and_everything_is_of_the_group() -> None:
+def test_users_of_a_group_build_parts_and_all_files_belong_to_the_group() -> None:
     with shared_folder() as folder:
         out, photos = folder / "out", write_photos(folder / "photos")
         for number in (1, 2):
@@ -53,7 +53,7 @@ def test_users_of_a_group_build_parts_and_everything_is_of_the_group() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_one_process_builds_without_locks_and_says_so(
+def test_one_process_builds_without_locks_with_a_warning(
     number: int, build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build.options = FIVES
@@ -67,18 +67,16 @@ def test_one_process_builds_without_locks_and_says_so(
     assert build.files() == build.files("locked")
 
 
-def test_a_build_goes_on_where_a_folder_cannot_be_synced(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_continues_if_a_folder_cannot_be_synced(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(file: int) -> None:
-        if stat.S_ISDIR(os.fstat(file).st_mode):  # as on some of CIFS and FUSE
+        if stat.S_ISDIR(os.fstat(file).st_mode):  # as on some CIFS and FUSE mounts
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
     monkeypatch.setattr(os, "fsync", fsync)
     assert build().stored == 12
 
 
-def test_parts_need_locks_and_leave_nothing_where_there_are_none(
-    build: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_need_locks_and_leave_nothing_without_them(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     without_locks(monkeypatch)
     said = rf"^OUT {build.out}: its file system has no locks \(flock: .*-o flock.*; a build without --part needs no.*"
     with pytest.raises(BuildError, match=said):

@@ -29,7 +29,7 @@ from presize.store.manifest import read_manifest
 from presize.store.verify import verify_dataset
 
 Presize = Callable[..., Ran]
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 
 ALL = BuildOptions(ImageOptions(sizes=(KEEP,), tiles="all"), shard_samples=4)
 ANY_TREE = SourceOptions(labels="none")
@@ -37,7 +37,7 @@ ANY_TREE = SourceOptions(labels="none")
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten JPEGs of several kinds: the last one progressive, which no decoder of tiles takes."""
+    """Create ten JPEGs of several kinds; the last one is progressive, which the decoder of tiles does not support."""
     folder = tmp_path_factory.mktemp("tiles")
     for number in range(10):
         image = Image.fromarray(smooth_image(90 + number, 130, seed=number))
@@ -52,14 +52,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored(root: Path) -> dict[str, bytes]:
-    """By the name of the file."""
+    """Return the stored bytes by file name."""
     data = Dataset(root)
     return {data.path(sample): data.value(sample) for sample in range(len(data))}
 
 
 @compiled
 @pytest.mark.parametrize("size", ["keep", "256"])
-def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_path: Path, size: str) -> None:
+def test_unchanged_jpegs_are_stored_in_tiles(tree: Path, tmp_path: Path, size: str) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size.parse(size),), tiles="all"))
     build_dataset(tree, tmp_path / "out", options, SERIAL, ANY_TREE)
     values = stored(tmp_path / "out")
@@ -70,7 +70,7 @@ def test_jpegs_that_are_stored_as_they_came_are_stored_in_tiles(tree: Path, tmp_
 
 
 @compiled
-def test_a_loader_reads_the_same_crops_as_without_tiles_which_are_another_dataset(tree: Path, tmp_path: Path) -> None:
+def test_a_loader_reads_the_same_crops_as_without_tiles_from_a_different_dataset(tree: Path, tmp_path: Path) -> None:
     plain = replace(ALL, image=replace(ALL.image, tiles="resized"))
     read = []
     for name, options in (("all", ALL), ("plain", plain)):
@@ -83,7 +83,7 @@ def test_a_loader_reads_the_same_crops_as_without_tiles_which_are_another_datase
         build_dataset(tree, tmp_path / "all", plain, SERIAL, ANY_TREE)
 
 
-def test_a_choice_is_recorded_by_its_name() -> None:
+def test_a_choice_is_recorded_by_name() -> None:
     recorded = [ImageOptions(tiles=tiles) for tiles in ("resized", True, "none", False, "all")]
     assert recorded[0] == recorded[1] and recorded[2] == recorded[3]
     found = [BuildOptions(image).to_json()["image"]["tiles"] for image in recorded]
@@ -98,7 +98,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("spelled", "recorded"), SPELLINGS, ids=[" ".join(spelled) for spelled, _ in SPELLINGS])
-def test_the_option_can_be_spelled_as_before(
+def test_the_former_spellings_of_the_option_work(
     presize: Presize, raw: Path, tmp_path: Path, spelled: tuple[str, ...], recorded: str
 ) -> None:
     out = tmp_path / "out"
@@ -107,7 +107,7 @@ def test_the_option_can_be_spelled_as_before(
     assert read_manifest(out).identity["options"]["image"]["tiles"] == recorded
 
 
-def test_without_the_compiled_decoder_all_is_refused_in_one_line(tree: Path, tmp_path: Path) -> None:
+def test_all_is_refused_in_one_line_without_the_compiled_decoder(tree: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "presize", "build", tree, tmp_path / "out", "--labels=none", "--tiles=all"]
     environment = os.environ | {VARIABLE: "libjpeg"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Files that cannot be read are not rejected for good: the same command tries them again; a failing disk stops it."""
+"""Unreadable files are not rejected for good: the same command tries them again. A failing disk stops the build."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LAYOUTS = {
 
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
-    """Builds of grey images, each of its own grey, in four classes."""
+    """Return builds of images with different greys, in four classes."""
     for number in range(COUNT):
         path = tmp_path / "photos" / f"class-{number % 4}" / f"{number:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,14 +47,14 @@ def build(tmp_path: Path) -> Builder:
 
 
 def warned(build: Builder, said: str = "2 files could not be read", **how: Any) -> BuildResult:
-    """A build that warns of files that it could not read."""
+    """Build, expecting a warning of unreadable files."""
     with pytest.warns(PresizeWarning, match=said):
         return build(**how)
 
 
 def a_bad_sector(path: Path) -> None:
     path.unlink()
-    path.symlink_to("/proc/self/mem")  # reading its beginning is an EIO
+    path.symlink_to("/proc/self/mem")  # reading its start fails with EIO
 
 
 def shortened(path: Path) -> None:
@@ -65,13 +65,13 @@ BECOMES: list[Callable[[Path], None]] = [Path.unlink, a_bad_sector, shortened]
 
 
 class Lost:
-    """Some files of a source, which become unreadable when a build has planned, until they are put back."""
+    """Files of a source that become unreadable after planning, until they are restored."""
 
     def __init__(self, build: Builder, become: Callable[[Path], None] = Path.unlink, count: int = 2) -> None:
         self._folder, self._become, self._count = build.source, become, count
 
     def __call__(self, _: object = None) -> None:
-        """Lose them."""
+        """Make the files unreadable."""
         self._kept = shutil.copytree(self._folder, self._folder.with_name("kept"))
         for path in sorted(self._folder.rglob("[0-9]*.png"))[:: COUNT // self._count]:
             self._become(path)
@@ -82,7 +82,7 @@ class Lost:
 
 
 @pytest.mark.parametrize("become", BECOMES)
-def test_files_that_cannot_be_read_are_counted_apart_and_stored_by_the_next_run(
+def test_unreadable_files_are_counted_separately_and_stored_by_the_next_run(
     become: Callable[[Path], None], build: Builder
 ) -> None:
     (build.source / "class-0" / "bad.png").write_bytes(b"<html>")
@@ -102,7 +102,7 @@ def test_files_that_cannot_be_read_are_counted_apart_and_stored_by_the_next_run(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_dataset_of_any_layout_stays_as_it_is_until_they_can_be_read(layout: str, build: Builder) -> None:
+def test_a_dataset_of_any_layout_stays_unchanged_until_they_can_be_read(layout: str, build: Builder) -> None:
     build.options, lost = LAYOUTS[layout], Lost(build)
     warned(build, on_plan=lost)
     before = build.files()
@@ -119,7 +119,7 @@ def test_a_dataset_of_any_layout_stays_as_it_is_until_they_can_be_read(layout: s
 
 
 @pytest.mark.parametrize("layout", ["shards", "folder"])
-def test_an_unfinished_build_makes_shards_again_that_lack_files(layout: str, build: Builder) -> None:
+def test_an_unfinished_build_rebuilds_shards_that_lack_files(layout: str, build: Builder) -> None:
     build.options, lost = LAYOUTS[layout], Lost(build, count=COUNT // 2)
     build("undisturbed")
     with pytest.raises(Stopped):
@@ -130,7 +130,7 @@ def test_an_unfinished_build_makes_shards_again_that_lack_files(layout: str, bui
     assert build.files() == build.files("undisturbed")
 
 
-def test_shards_that_a_manifest_names_are_not_made_again(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_shards_are_not_rebuilt(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Lost(build)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(OutputDir, "clear", lambda output: (output.path / "manifest.json").exists() and stop())
@@ -142,7 +142,7 @@ def test_shards_that_a_manifest_names_are_not_made_again(build: Builder, monkeyp
     assert build().stored == COUNT
 
 
-def test_the_command_that_publishes_parts_tries_their_files_again_as_the_part_does(build: Builder) -> None:
+def test_the_command_that_publishes_parts_tries_their_files_again(build: Builder) -> None:
     def part(number: int, out: Path = build.out, **calls: Any) -> Any:
         return build_part(build.source, out, BuildPart(number, 2), TENS, SERIAL, **calls)
 
@@ -178,7 +178,7 @@ def test_they_count_towards_the_error_budget_and_stop_a_strict_build(build: Buil
     assert build(run=strict).stored == COUNT
 
 
-def test_a_companion_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
+def test_an_unreadable_companion_is_tried_again(tmp_path: Path) -> None:
     build = Builder(make_pairs(tmp_path / "source"), WITH_MASKS)
     masks = sorted((build.source / "masks").iterdir())[:2]
     said = r"2 files could not be read, the first: images/00\.jpg: companion mask: cannot be read"
@@ -188,7 +188,7 @@ def test_a_companion_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
     assert build().stored == 12
 
 
-def test_a_class_folder_that_is_renamed_meanwhile_is_not_left_out_for_good(build: Builder) -> None:
+def test_a_class_folder_renamed_meanwhile_is_not_skipped_for_good(build: Builder) -> None:
     folder, other = build.source / "class-2", build.source / "other"
     warned(build, "10 files could not be read", on_plan=lambda _: folder.rename(other))
     with pytest.raises(BuildError, match="the class list has changed"):
@@ -198,7 +198,7 @@ def test_a_class_folder_that_is_renamed_meanwhile_is_not_left_out_for_good(build
 
 
 class Unlisted:
-    """An entry of os.scandir; the disk fails at the status of those that match."""
+    """An entry of os.scandir whose stat fails for matching paths."""
 
     def __init__(self, entry: os.DirEntry[str], is_lost: Callable[[str], bool]) -> None:
         self._entry, self._is_lost, self.name, self.path = entry, is_lost, entry.name, entry.path
@@ -212,7 +212,7 @@ class Unlisted:
 
 @contextmanager
 def unlisted(*ends: str) -> Iterator[None]:
-    """The disk fails at the status of files whose paths end so."""
+    """Let stat fail for files whose paths end with one of `ends`."""
     listed = os.scandir
 
     @contextmanager
@@ -244,12 +244,12 @@ def test_an_update_removes_no_image_whose_file_cannot_be_listed(build: Builder) 
     assert build.files() == before
 
 
-# Files that cannot even be listed
+# Files that cannot be listed
 
 
 @contextmanager
 def forbidden(folder: str) -> Iterator[None]:
-    """A folder whose path ends so may not be listed."""
+    """Make listing fail for a folder whose path ends with `folder`."""
     listed = os.scandir
 
     def scandir(path: str = ".") -> Any:
@@ -289,7 +289,7 @@ def test_an_update_removes_no_image_of_tars_while_a_folder_may_not_be_read(tmp_p
     assert build.files() == before
 
 
-def test_an_update_that_would_remove_nearly_all_images_is_refused(build: Builder) -> None:
+def test_an_update_that_would_remove_most_images_is_refused(build: Builder) -> None:
     build()
     before = build.files()
     for folder in ("class-0", "class-1", "class-2"):
@@ -307,7 +307,7 @@ def test_an_update_that_would_remove_nearly_all_images_is_refused(build: Builder
 
 
 @pytest.mark.parametrize("emptied", ["class-1", "class-1/deeper"])
-def test_an_update_says_which_folders_are_empty_that_held_images(emptied: str, build: Builder) -> None:
+def test_an_update_names_emptied_folders(emptied: str, build: Builder) -> None:
     moved = build.source / emptied / "more"
     moved.mkdir(parents=True)
     for path in (build.source / "class-1").glob("*.png"):
@@ -320,7 +320,7 @@ def test_an_update_says_which_folders_are_empty_that_held_images(emptied: str, b
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_folder_that_may_not_be_read_is_stored_by_the_same_command(layout: str, build: Builder) -> None:
+def test_a_forbidden_folder_is_stored_by_the_same_command_later(layout: str, build: Builder) -> None:
     build.options = LAYOUTS[layout]
     (build.source / "class-1" / "more").mkdir()
     shutil.copy(build.source / "class-0" / "00.png", build.source / "class-1" / "more" / "new.png")
@@ -330,7 +330,7 @@ def test_a_folder_that_may_not_be_read_is_stored_by_the_same_command(layout: str
         before = build.files()
         assert warned(build, "could not be read|1 folder left out").unreadable == 1
     assert build.files() == before
-    if layout == "shards":  # a retry has begun when the folder is lost once more
+    if layout == "shards":  # the folder is lost again during a retry
         with pytest.raises(Stopped):
             build(on_shard=stop)
         with forbidden("more"):
@@ -339,7 +339,7 @@ def test_a_folder_that_may_not_be_read_is_stored_by_the_same_command(layout: str
     assert build().stored == COUNT + 1
 
 
-# Files that could be read when they were stored
+# Files that were readable when they were stored
 
 
 def test_an_update_with_checksums_removes_no_image_whose_file_cannot_be_read(build: Builder) -> None:
@@ -351,7 +351,7 @@ def test_an_update_with_checksums_removes_no_image_whose_file_cannot_be_read(bui
     assert build.files() == before
 
 
-def test_a_folder_that_is_built_anew_loses_no_images_unless_that_is_asked_for(build: Builder) -> None:
+def test_a_rebuilt_folder_loses_no_images_unless_requested(build: Builder) -> None:
     build.options, lost = LAYOUTS["folder"], Lost(build, count=3)
     warned(build, "4 files could not be read", on_plan=lost)
     before = build.files()
@@ -368,10 +368,10 @@ def test_a_folder_that_is_built_anew_loses_no_images_unless_that_is_asked_for(bu
     assert build().stored == COUNT
 
 
-# A disk that fails
+# Failing disks
 
 
-def test_a_source_most_of_which_goes_stops_the_build_which_is_finished_later(build: Builder) -> None:
+def test_a_mostly_lost_source_stops_the_build_which_is_finished_later(build: Builder) -> None:
     build("undisturbed")
     lost = Lost(build, a_bad_sector, count=COUNT)
     said = r"^10 samples in a row cannot be read from .*, nor can 16 of 16 others; the last: .* run again to resume$"
@@ -383,18 +383,18 @@ def test_a_source_most_of_which_goes_stops_the_build_which_is_finished_later(bui
     assert build.files() == build.files("undisturbed")
 
 
-def test_many_neighbours_that_cannot_be_read_stop_no_build_while_others_can(build: Builder) -> None:
+def test_many_unreadable_neighbours_stop_no_build_while_others_are_readable(build: Builder) -> None:
     lost = sorted(build.source.rglob("*.png"))[10:28]
     build.options = replace(TENS, shard_samples=COUNT)
     said = "18 files could not be read"
     assert warned(build, said, on_plan=lambda _: [path.unlink() for path in lost]).stored == COUNT - 18
 
 
-# What is said
+# Messages
 
 
 @pytest.mark.filterwarnings("default::presize.errors.PresizeWarning")
-def test_the_command_says_how_many_and_what_to_do(build: Builder, presize: Callable[..., Ran]) -> None:
+def test_the_command_reports_the_number_and_the_fix(build: Builder, presize: Callable[..., Ran]) -> None:
     words = ("build", build.source, build.out, "--size", 16, "--no-report", "--backend", "sequential", "--follow-links")
     Lost(build, a_bad_sector)()
     ran = presize(*words)

@@ -1,4 +1,4 @@
-"""Updates: the same samples as a build from scratch, and no more work than what has changed."""
+"""Updates: the same samples as a build from scratch, and only the work for the changes."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ CHECKSUM = replace(FOURS, checksum=True)
 
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
-    """Builds of 16 images in two classes, and a broken one: they make five shards of four or three files."""
+    """Return builds of 16 images in two classes, and a broken one, in five shards of three or four files."""
     photos = write_photos(tmp_path / "photos", 16)
     (photos / "cats" / "broken.png").write_bytes(BROKEN_PNG)
     return Builder(photos, FOURS)
 
 
 def change_much(photos: Path) -> None:
-    """Add, change, remove, rename, touch; a new class comes first of all and shifts the labels."""
+    """Add, change, remove, rename and touch files; a new class sorts first and shifts the labels."""
     put(photos / "ants" / "new.png", seed=90)
     put(photos / "dogs" / "00.png", seed=91)
     (photos / "cats" / "03.png").unlink()
@@ -73,7 +73,7 @@ def change_much(photos: Path) -> None:
 
 
 def content(out: Path) -> tuple[object, ...]:
-    """All that a dataset says and holds, but where its records lie."""
+    """Return everything that a dataset contains, except the offsets of its records."""
     data = Dataset(out)
     index = pa.Table.from_batches([data.index]).drop_columns(["shard", "row"])
     rejects = (out / data.manifest.rejects.file).read_bytes()
@@ -82,7 +82,7 @@ def content(out: Path) -> tuple[object, ...]:
 
 
 def assert_like_new(build: Builder) -> None:
-    """OUT holds what a build from scratch holds, and is sound."""
+    """Assert that OUT equals a build from scratch and verifies."""
     shutil.rmtree(build.out.with_name("fresh"), ignore_errors=True)
     build("fresh")
     sizes = build.options.image.sizes
@@ -93,14 +93,14 @@ def assert_like_new(build: Builder) -> None:
 
 
 def shards(build: Builder) -> dict[str, tuple[int, int]]:
-    """The shards that the manifest names, with the inode and the modification time of each."""
+    """Return the shards of the manifest, with their inodes and modification times."""
     paths = [build.out / file.file for file in build.manifest().shards]
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
 
 
 @contextmanager
 def decoding() -> Iterator[list[int]]:
-    """Counts the images that are decoded meanwhile, in this process: the size of each in bytes."""
+    """Yield the sizes in bytes of images that are decoded in this process."""
     decoded: list[int] = []
     presize_image = presize.codecs.transcode.transcode
 
@@ -113,7 +113,7 @@ def decoding() -> Iterator[list[int]]:
         yield decoded
 
 
-# What is kept, copied and built: the pure part
+# Kept, copied and built samples: the pure part
 
 SAMPLES = st.dictionaries(
     st.sampled_from([f"{folder}/{name}" for folder in "abc" for name in range(9)]),
@@ -132,7 +132,8 @@ def sample_table(samples: dict[str, tuple[int, int]]) -> pa.Table:
 
 
 def old_table(samples: dict[str, tuple[int, int]], shards: int, rejected: set[str]) -> tuple[pa.Table, np.ndarray]:
-    """`samples` as a build would have stored them: the old table of an update, and the length of each shard."""
+    """Return the old table of an update, with `samples` as a build would have stored them, and the length of each
+    shard."""
     stored = [path for path in samples if path not in rejected]
     left_out = [path for path in samples if path in rejected]
     shard, row = np.full(len(samples), -1), np.full(len(samples), -1)
@@ -183,7 +184,7 @@ def test_any_change_keeps_copies_or_builds_each_sample_once(
         if path in unchanged and old["shard"][old_paths.index(path)].as_py() in stays
     ]
 
-    assert update.kept.tolist() == stays, "all of its samples are unchanged, and none other is in it"
+    assert update.kept.tolist() == stays, "it contains exactly its unchanged samples"
     assert [old_paths[row] if row >= 0 else None for row in update.origin] == [
         path if path in unchanged else None for path in new_paths
     ]
@@ -213,7 +214,7 @@ def test_new_samples_are_spread_over_the_new_shards_which_copy_from_few_old_ones
     assert max(len(np.unique(old["shard"].to_numpy()[rows])) for rows in copied) <= 3
 
 
-# What an update publishes
+# Published files
 
 
 @pytest.mark.parametrize("options", [SMALL, TWO_SIZES, CHECKSUM], ids=["shards by number", "two sizes", "checksums"])
@@ -222,7 +223,7 @@ def test_an_update_equals_a_build_from_scratch(options: BuildOptions, build: Bui
     build()
     change_much(build.source)
     result = build(run=UPDATE)
-    touched = options.checksum  # its content is the same; what was rejected has no checksum, and is tried again
+    touched = options.checksum  # the content is the same; rejects have no checksum, and are tried again
     assert (result.changes.built, result.changes.removed) == (5, 2)
     assert result.changes.kept + result.changes.copied == 12 + touched
     assert_like_new(build)
@@ -233,7 +234,7 @@ def test_an_update_equals_a_build_from_scratch(options: BuildOptions, build: Bui
     before = build.files()
     for run in [SERIAL] if options.checksum else [SERIAL, UPDATE]:
         result = build(run=run)
-        assert build.files() == before, "nothing is left to do"
+        assert build.files() == before, "nothing remains to be done"
         assert result.changes.kept == result.stored
 
 
@@ -283,7 +284,7 @@ def test_a_shard_without_changes_is_not_touched(build: Builder) -> None:
     assert sorted(path.name for path in (build.out / "shards").iterdir()) == sorted(after)
 
 
-def test_no_more_is_decoded_or_read_than_has_changed(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_images_are_decoded_and_read(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     kept = {build.out / file.file for file in build.manifest().shards}
     put(build.source / "cats" / "03.png", seed=77)
@@ -301,7 +302,7 @@ def test_no_more_is_decoded_or_read_than_has_changed(build: Builder, monkeypatch
     assert hashed and not kept & set(hashed)
 
 
-def test_new_classes_shift_the_labels_and_touch_no_shard(build: Builder) -> None:
+def test_new_classes_shift_the_labels_without_rewriting_shards(build: Builder) -> None:
     build()
     before = shards(build)
     put(build.source / "ants" / "new.png", seed=90)
@@ -333,7 +334,7 @@ def test_a_label_table_may_change_its_columns_and_its_order(build: Builder, tmp_
     assert_like_new(build)
 
 
-def test_splits_are_brought_up_to_date_without_decoding_and_keep_their_samples(build: Builder) -> None:
+def test_splits_are_updated_without_decoding_and_keep_their_samples(build: Builder) -> None:
     def splits() -> dict[str, str]:
         index = build.data().index
         return dict(zip(index["path"].to_pylist(), index["split"].to_pylist(), strict=True))
@@ -351,7 +352,7 @@ def test_splits_are_brought_up_to_date_without_decoding_and_keep_their_samples(b
     assert drawn.items() & splits().items() == {(path, drawn[path]) for path in drawn.keys() & splits().keys()}
 
 
-def test_an_update_can_be_overwritten_while_readers_go_on_with_what_they_opened(build: Builder) -> None:
+def test_an_update_can_be_overwritten_while_readers_continue_with_their_open_files(build: Builder) -> None:
     build()
     data = build.data()
     before = [data.value(i) for i in range(len(data))]
@@ -367,7 +368,7 @@ def test_an_update_can_be_overwritten_while_readers_go_on_with_what_they_opened(
 # Rejected files
 
 
-def test_what_was_rejected_is_reported_once_and_not_tried_again_until_it_changes(build: Builder) -> None:
+def test_rejects_are_reported_once_and_not_tried_again_until_they_change(build: Builder) -> None:
     (build.source / "dogs" / "notes.txt").write_text("no image")
     build()
     rejects = (build.out / "rejects.jsonl").read_bytes()
@@ -395,7 +396,7 @@ def test_rejects_without_the_state_of_their_files_are_tried_again(build: Builder
     assert_like_new(build)
 
 
-def test_files_that_are_all_rejected_now_leave_no_shard_for_ever(build: Builder) -> None:
+def test_shards_whose_files_are_all_rejected_are_removed_for_good(build: Builder) -> None:
     build()
     (build.source / "dogs" / "bad.png").write_bytes(BROKEN_PNG)
     build(run=UPDATE)
@@ -405,7 +406,7 @@ def test_files_that_are_all_rejected_now_leave_no_shard_for_ever(build: Builder)
     assert_like_new(build)
 
 
-def test_the_error_budget_counts_what_was_rejected_before(build: Builder) -> None:
+def test_the_error_budget_counts_earlier_rejects(build: Builder) -> None:
     build()
     put(build.source / "dogs" / "new.png", seed=78)
     with pytest.raises(BuildError, match="--max-errors 0"):
@@ -419,7 +420,7 @@ def test_the_error_budget_counts_what_was_rejected_before(build: Builder) -> Non
 
 
 def break_silently(path: Path) -> None:
-    """Change a byte near the end of the pixels, and neither the size nor the modification time."""
+    """Change a byte near the end of the pixels, but not the size or the modification time."""
     status = path.stat()
     changed = bytearray(path.read_bytes())
     changed[-20] ^= 1
@@ -427,23 +428,23 @@ def break_silently(path: Path) -> None:
     os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
 
-def test_with_checksums_new_content_is_seen_under_an_old_time(build: Builder) -> None:
+def test_with_checksums_new_content_is_detected_under_an_old_time(build: Builder) -> None:
     build.options = CHECKSUM
     build()
     break_silently(build.source / "cats" / "03.png")
     build.stopped(1, run=UPDATE)
-    for name in ("dogs/04.png", "dogs/10.png", "cats/13.png"):  # which the unfinished update's identity does not tell
+    for name in ("dogs/04.png", "dogs/10.png", "cats/13.png"):  # changes not shown by the unfinished identity
         break_silently(build.source / name)
     assert build(run=UPDATE).rejected == 5
     assert_like_new(build)
 
 
-# What stops an update, and how it goes on
+# Interrupted updates
 
 
 @pytest.mark.parametrize("options", [FOURS, TWO_SIZES], ids=["one size", "two sizes"])
 @pytest.mark.parametrize("run", [SERIAL, RunOptions(jobs=2, update=True, report=False)], ids=["build", "update"])
-def test_an_interrupted_update_is_gone_on_with(run: RunOptions, options: BuildOptions, build: Builder) -> None:
+def test_an_interrupted_update_is_resumed(run: RunOptions, options: BuildOptions, build: Builder) -> None:
     build.options = options
     for out in ("out", "whole"):
         build(out)
@@ -490,7 +491,7 @@ ENDS: dict[str, tuple[Callable[[Builder], object], RunOptions, str]] = {
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_an_interrupted_update_can_be_begun_from_nothing(then: str, build: Builder) -> None:
+def test_an_interrupted_update_can_be_restarted_from_scratch(then: str, build: Builder) -> None:
     change, run, refusal = ENDS[then]
     build()
     change_much(build.source)
@@ -514,7 +515,7 @@ REFUSED: dict[str, tuple[BuildOptions, RunOptions, bool, str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_an_update_cannot_change_is_refused_with_what_differs(why: str, build: Builder) -> None:
+def test_unsupported_changes_are_refused_with_the_differences(why: str, build: Builder) -> None:
     options, run, changed, message = REFUSED[why]
     build()
     if changed:
@@ -525,7 +526,7 @@ def test_what_an_update_cannot_change_is_refused_with_what_differs(why: str, bui
     assert build.files() == before
 
 
-def test_an_update_is_not_for_folders_and_does_not_overwrite(build: Builder) -> None:
+def test_an_update_refuses_folders_and_does_not_overwrite(build: Builder) -> None:
     with pytest.raises(OptionError, match=r"^update: the files of a folder"):
         build(options=replace(SMALL, layout="folder"), run=UPDATE)
     with pytest.raises(OptionError, match=r"^update: .* --overwrite .*; choose one"):
@@ -533,12 +534,12 @@ def test_an_update_is_not_for_folders_and_does_not_overwrite(build: Builder) -> 
 
 
 def upgrade(patch: pytest.MonkeyPatch, **libraries: str) -> None:
-    """Other versions of some libraries."""
+    """Pretend other versions of some libraries."""
     versions = presize.builder.fingerprint.codec_versions() | libraries
     patch.setattr(presize.builder.fingerprint, "codec_versions", lambda: versions)
 
 
-def test_an_upgrade_stops_an_update_if_it_makes_other_bytes(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_stops_an_update_if_it_changes_bytes(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     upgrade(monkeypatch, simplejpeg="99")
     assert build().resumed == 17, "there is nothing to do"
@@ -560,7 +561,7 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     image = ImageOptions(sizes=(Size(24, 24),), quality=50, subsampling="444")
     build = Builder(tmp_path / "source", BuildOptions(image, shard_samples=4))
     build("new")
-    codecs = build.manifest("new").identity["codecs"]  # of the libraries that are here
+    codecs = build.manifest("new").identity["codecs"]  # of the installed libraries
 
     change_manifest(build.out, lambda values: values["identity"].update(codecs=codecs))
     assert build().resumed == 7, "there is nothing to do"
@@ -575,7 +576,7 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     assert verify_dataset(build.out, jobs=1) == VerifyResult(7)
 
 
-def test_a_damaged_record_is_made_again(build: Builder) -> None:
+def test_a_damaged_record_is_rebuilt(build: Builder) -> None:
     build.options = SMALL
     build()
     data = build.data()
@@ -593,8 +594,8 @@ def test_a_damaged_record_is_made_again(build: Builder) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "no shard"])
-def test_a_shard_that_is_no_more_is_made_again(damage: str, build: Builder) -> None:
-    """What is changed in a kept shard is for verify to find: it is not read."""
+def test_a_missing_shard_is_rebuilt(damage: str, build: Builder) -> None:
+    """Changes inside a kept shard are left to verify: updates do not read it."""
     build()
     path = build.out / "shards" / "00001.lmdb"
     content = path.read_bytes()
@@ -646,7 +647,7 @@ DAMAGES |= {
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_dataset_is_no_base(damage: Callable[[Path], object], message: str, build: Builder) -> None:
+def test_a_damaged_dataset_cannot_be_updated(damage: Callable[[Path], object], message: str, build: Builder) -> None:
     build()
     put(build.source / "dogs" / "new.png", seed=78)
     damage(build.out)
@@ -654,7 +655,7 @@ def test_a_damaged_dataset_is_no_base(damage: Callable[[Path], object], message:
         build(run=UPDATE)
 
 
-def test_sizes_that_were_built_apart_are_no_base(build: Builder) -> None:
+def test_separately_built_sizes_cannot_be_updated_together(build: Builder) -> None:
     build.options = TWO_SIZES
     build()
     shutil.copytree(build.out / "32", build.out.with_name("old"))
@@ -666,7 +667,7 @@ def test_sizes_that_were_built_apart_are_no_base(build: Builder) -> None:
         build(run=UPDATE)
 
 
-def test_an_update_without_the_types_of_columns_that_the_dataset_was_built_with_is_refused(build: Builder) -> None:
+def test_an_update_without_the_recorded_column_types_is_refused(build: Builder) -> None:
     paths = sorted(path.relative_to(build.source).as_posix() for path in build.source.rglob("??.png"))[:12]
     table = build.out.with_name("t.csv")
     table.write_text("path,label\n" + "".join(f"{path},{n}\n" for n, path in enumerate(paths)))

@@ -1,4 +1,4 @@
-"""The command line: what is printed, where to, and the exit code. In this process where that will do."""
+"""The command line: output, streams and exit codes, in this process where possible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ OUT = Path("out")
 
 @pytest.fixture
 def build(presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
-    """presize build of `raw`, or of another source, into ``out`` of the working folder, at 64 px or another size."""
+    """Return a function that runs presize build of `raw`, or of another source, into ``out`` of the working folder, at
+    64 px or another size."""
     monkeypatch.chdir(tmp_path)
 
     def run(*options: object, source: object = raw, size: object = 64) -> Ran:
@@ -50,7 +51,7 @@ def build(presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: p
     return run
 
 
-def test_build_says_what_was_made(build: Build) -> None:
+def test_build_reports_what_it_built(build: Build) -> None:
     ran = build()
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("out: 56 images, ")
@@ -84,7 +85,7 @@ PHOTO = ["photo.jpg"]
         (PHOTO, "", "keep", [], ["not enlarged", NO_SPACE]),
     ],
 )
-def test_build_tells_in_a_line_each_what_may_not_be_meant(
+def test_build_reports_each_likely_mistake_in_a_line(
     images: list[str], options: str, size: object, said: list[str], unsaid: list[str], build: Build
 ) -> None:
     for image in images:
@@ -97,7 +98,7 @@ def test_build_tells_in_a_line_each_what_may_not_be_meant(
     assert [text for text in unsaid if text in ran.out] == []
 
 
-def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> None:
+def test_a_source_of_one_file_is_named_after_it(build: Build, tmp_path: Path) -> None:
     write_tar(tmp_path / "some" / "one.tar", tar_samples(2))
     ran = build("--dry-run", source=tmp_path / "some" / "one.tar")
     assert ran.out.startswith(f"source    {tmp_path}/some/one.tar: 2 files")
@@ -106,7 +107,7 @@ def test_a_source_of_one_file_is_named_by_it(build: Build, tmp_path: Path) -> No
     assert f"no image could be stored (1 file in {tmp_path}/some/two.tar)" in failed.err
 
 
-def test_the_json_of_info_has_how_a_derived_dataset_was_made(
+def test_the_json_of_info_tells_how_a_derived_dataset_was_made(
     presize: Callable[..., Ran], dataset: Path, tmp_path: Path
 ) -> None:
     assert presize("derive", dataset, tmp_path / "small", "--size", 32, "-q").code == 0
@@ -125,7 +126,7 @@ def test_several_sizes_make_several_datasets_with_a_report_each(build: Build, pr
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """A folder of a photograph, and an image each with 16 bits, with transparency and with a palette."""
+    """Create a folder of four images: a photograph, one with 16 bits, one with transparency, and one with a palette."""
     photo = Image.open(save_image(tmp_path / "mixed" / "photo.jpg"))
     Image.fromarray(smooth_image(40, 50)[:, :, 0].astype(np.uint16) * 257).save(tmp_path / "mixed" / "deep.png")
     photo.convert("RGBA").save(tmp_path / "mixed" / "alpha.png")
@@ -143,7 +144,7 @@ def test_build_counts_what_was_lost_and_names_the_option_that_keeps_it(build: Bu
     assert all(option in report for option in ("--depth 16 keeps them", "--color rgba keeps it", "--pair keeps"))
 
 
-def test_build_tells_of_frames_and_bands_that_are_left_out(build: Build, tmp_path: Path) -> None:
+def test_build_reports_skipped_frames_and_bands(build: Build, tmp_path: Path) -> None:
     folder = tmp_path / "frames"
     folder.mkdir()
     frames = [Image.fromarray(smooth_image(40, 50, seed=seed)) for seed in range(3)]
@@ -161,7 +162,9 @@ def test_build_tells_of_frames_and_bands_that_are_left_out(build: Build, tmp_pat
     assert losses == {"deep": 0, "transparent": 0, "palette": 1, "several": 5, "surplus": 1}
 
 
-def test_build_says_how_many_images_kept_their_bytes(build: Build, presize: Callable[..., Ran], mixed: Path) -> None:
+def test_build_reports_the_number_of_images_that_kept_their_bytes(
+    build: Build, presize: Callable[..., Ran], mixed: Path
+) -> None:
     dry = build("--dry-run", source=mixed, size="keep")
     assert "target    out: their own size, jpeg to lmdb" in dry.out.splitlines()
     assert "  1 stored unchanged, 3 encoded" in build(source=mixed, size="keep").out.splitlines()
@@ -199,7 +202,9 @@ def test_an_update_says_what_changes_and_what_changed(build: Build, tmp_path: Pa
     ("other", "said"),
     [("none", ""), ("texts", "not stored: 3 not images"), ("a link that leads out", "1 image rejected")],
 )
-def test_building_again_says_that_nothing_was_left_to_do(other: str, said: str, build: Build, tmp_path: Path) -> None:
+def test_building_again_reports_that_nothing_was_left_to_do(
+    other: str, said: str, build: Build, tmp_path: Path
+) -> None:
     source = save_image(tmp_path / "raw" / "a.jpg").parent
     for number in range(3) if other == "texts" else ():
         (source / f"{number}.txt").write_text("no image")
@@ -220,7 +225,7 @@ def test_build_takes_every_option_of_the_samples(build: Build, raw: Path, tmp_pa
     assert set(index["split"].to_pylist()) == {"a", "b"}
 
 
-def test_dry_run_writes_nothing_and_tells_the_plan(build: Build) -> None:
+def test_dry_run_writes_nothing_and_prints_the_plan(build: Build) -> None:
     ran = build("--dry-run")
     assert ran.code == 0
     for words in (
@@ -255,7 +260,7 @@ def test_dry_run_names_some_rejects_and_counts_the_others(build: Build, tmp_path
     assert "\x1b" not in out
 
 
-def test_dry_run_tells_when_the_disk_is_too_small(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_reports_a_disk_that_is_too_small(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert build("--dry-run").out.endswith("free      1 kB, not enough\n")
@@ -269,12 +274,12 @@ def test_dry_run_tells_when_the_disk_is_too_small(build: Build, monkeypatch: pyt
         (100, "in 2.0 s (nothing was left to do)"),
     ],
 )
-def test_the_rate_of_a_resumed_build_is_that_of_what_it_built(resumed: int, told: str) -> None:
+def test_the_rate_of_a_resumed_build_counts_only_its_own_images(resumed: int, told: str) -> None:
     result = BuildResult("OUT", 100, 100, 0, 0, 0, 0, 12_000, 4, 2.0, resumed, Changes(0, 0, 100, 0))
     assert build_summary(result, update=False, keep=False, labels=None).endswith(told)
 
 
-def test_info_tells_how_it_was_made_in_wrapped_lines(presize: Callable[..., Ran], dataset: Path) -> None:
+def test_info_prints_how_it_was_made_in_wrapped_lines(presize: Callable[..., Ran], dataset: Path) -> None:
     out = presize("info", dataset).out
     for words in ("56 in 3 classes", "8 shards", "64 px", "quality 90", "4 rejected", "simplejpeg "):
         assert words in out
@@ -329,12 +334,12 @@ def test_verify_exits_with_0_or_names_damage_and_exits_with_1_even_if_quiet(
     assert (ran.code, ran.out) == (1, f"{problem['file']}: {problem['what']}\n")
 
 
-def test_sample_makes_what_build_takes(build: Build, presize: Callable[..., Ran], tmp_path: Path) -> None:
+def test_sample_creates_folders_that_build_accepts(build: Build, presize: Callable[..., Ran], tmp_path: Path) -> None:
     made = presize("sample", tmp_path / "raw", "--images", 6, "--classes", 2, "--long-side", 64)
     assert made.out == f"{tmp_path / 'raw'}: 6 files in 2 classes\n"
     assert build(source=tmp_path / "raw").code == 0
     few = presize("sample", tmp_path / "few", "--images", 2, "--long-side", 32)
-    assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is no more than there are"
+    assert few.out == f"{tmp_path / 'few'}: 2 files in 2 classes\n", "the default is at most the number of files"
 
 
 def test_doctor_reads_from_a_path(presize: Callable[..., Ran], raw: Path, dataset: Path) -> None:
@@ -359,7 +364,7 @@ def test_doctor_exits_with_0_whatever_it_finds(presize: Callable[..., Ran], monk
     ],
     ids=["not installed", "broken"],
 )
-def test_doctor_does_without_torch(
+def test_doctor_works_without_torch(
     error: Exception, found: str, presize: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoTorch:
@@ -376,7 +381,7 @@ def test_doctor_does_without_torch(
     assert (torch["level"], torch["found"]) == ("warn", found)
 
 
-def test_a_warning_is_one_line_and_no_failure(tmp_path: Path) -> None:
+def test_a_warning_is_one_line_and_not_a_failure(tmp_path: Path) -> None:
     for split in ("train", "val"):
         save_image(tmp_path / "raw" / split / "a.jpg")
     ran = command("build", tmp_path / "raw", tmp_path / "out", "--jobs", 1)
@@ -396,7 +401,7 @@ def test_a_bare_presize_prints_its_help(presize: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize("option", ["-V", "--version"])
-def test_the_version_is_told(option: str, presize: Callable[..., Ran]) -> None:
+def test_the_version_is_printed(option: str, presize: Callable[..., Ran]) -> None:
     assert presize(option).out == f"presize, version {__version__}\n"
 
 
@@ -409,7 +414,7 @@ def test_the_version_is_told(option: str, presize: Callable[..., Ran]) -> None:
     ],
 )
 @pytest.mark.filterwarnings("always::presize.errors.PresizeWarning")
-def test_options_that_are_hardly_meant_are_one_line(
+def test_implausible_options_are_one_line(
     options: str, words: str, presize: Callable[..., Ran], raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.cli.group.usable_cores", lambda: 2)
@@ -439,14 +444,14 @@ FULL = "presize: error: cannot print: No space left on device\n"
 
 
 @pytest.mark.parametrize("options", ["info", "info --json", "verify"])
-def test_a_full_output_is_one_clear_line(
+def test_a_full_output_device_is_one_line(
     options: str, presize: Callable[..., Ran], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # which print_text closes
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # print_text closes it
     assert presize(*options.split(), dataset) == Ran(1, "", FULL)
 
 
-def test_what_does_not_fit_the_output_buffer_fails_alike(tmp_path: Path) -> None:
+def test_output_larger_than_the_buffer_fails_the_same_way(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / "raw" / f"class {number}").mkdir(parents=True)
     save_image(tmp_path / "raw" / "class 7" / "a.jpg")
@@ -467,14 +472,14 @@ def test_an_error_without_standard_error_is_an_exit_code(tmp_path: Path) -> None
     assert shell(f"build {tmp_path} {tmp_path}/out --size 0 2>&-").returncode == 2
 
 
-def test_closed_standard_streams_are_given_to_no_file(tmp_path: Path) -> None:
+def test_no_file_reuses_closed_standard_streams(tmp_path: Path) -> None:
     program = "import os, sys, presize.cli as c; c.open_closed_streams(); os.write(4, b'%d' % os.open(sys.argv[1], 0))"
     told = tmp_path / "descriptor"
     subprocess.run(f'{sys.executable} -c "{program}" {tmp_path} 4>{told} <&- >&- 2>&-', shell=True, cwd="/", check=True)
     assert int(told.read_bytes()) > 2
 
 
-def test_a_terminal_gets_a_bar(raw: Path, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_progress_bar(raw: Path, tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 100))
     args = [sys.executable, "-m", "presize", "build", raw, tmp_path / "out", "--size", "64", "--jobs", "1"]
@@ -490,12 +495,12 @@ def lines_of(terminal: int) -> Iterator[str]:
         while True:
             try:
                 yield file.read(4096).decode()
-            except OSError:  # how a terminal says that nobody writes to it any more
+            except OSError:  # a terminal signals in this way that all writers have closed it
                 return
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
-def test_every_command_has_help_that_ends_with_examples_that_are_right(
+def test_every_command_has_help_that_ends_with_valid_examples(
     name: str, presize: Callable[..., Ran], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "OUT").symlink_to(dataset)  # --like reads it
@@ -511,25 +516,25 @@ def test_every_command_has_help_that_ends_with_examples_that_are_right(
             pass
 
 
-def test_the_list_of_commands_cuts_no_sentence_off(presize: Callable[..., Ran]) -> None:
+def test_the_list_of_commands_truncates_no_sentence(presize: Callable[..., Ran]) -> None:
     _, _, commands = presize("--help").out.partition("Commands:")
     assert "..." not in commands
 
 
 def command(*args: object, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """The presize command as a process of its own."""
+    """Run the presize command in another process."""
     program = [sys.executable, "-m", "presize", *map(str, args)]
     return subprocess.run(program, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd="/", check=False)
 
 
 def shell(args: str) -> subprocess.CompletedProcess[str]:
-    """The presize command as a shell runs it, for redirections."""
+    """Run the presize command by a shell, for redirections."""
     program = f"{sys.executable} -m presize {args}"
     return subprocess.run(program, shell=True, capture_output=True, text=True, cwd="/", check=False)
 
 
 @pytest.mark.slow
-def test_diagnose_says_the_verdict_then_what_to_do_then_why(
+def test_diagnose_prints_the_verdict_then_the_advice_then_the_evidence(
     presize: Callable[..., Ran], raw: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
@@ -584,7 +589,7 @@ main(["diagnose", sys.argv[2], "-q"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
+def test_a_stopped_diagnosis_leaves_no_folder_and_names_the_signal(
     number: signal.Signals, raw: Path, tmp_path: Path
 ) -> None:
     ran = run_command([sys.executable, "-c", STOPPED, int(number), raw], env={"TMPDIR": str(tmp_path)})
@@ -593,7 +598,7 @@ def test_a_diagnosis_that_is_stopped_leaves_no_folder_and_says_by_which_signal(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_that_python_ignores_in_a_finalizer_stops_a_build_all_the_same(
+def test_an_interrupt_that_python_ignores_in_a_finalizer_still_stops_a_build(
     number: signal.Signals, raw: Path, tmp_path: Path
 ) -> None:
     arguments = ["build", raw, tmp_path / "out", "--size", 64, "--backend", "sequential"]

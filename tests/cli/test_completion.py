@@ -1,4 +1,4 @@
-"""presize completion: the scripts, and what a shell completes with them."""
+"""presize completion: the scripts, and completion in a shell."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from presize.cli.completion import Shell
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
-def test_without_a_shell_it_says_how_to_install_each(presize: Callable[..., Ran]) -> None:
+def test_without_a_shell_it_prints_how_to_install_each(presize: Callable[..., Ran]) -> None:
     out = presize("completion").out
     assert all(f"presize completion {shell}" in out for shell in get_args(Shell))
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", pytest.param("bash", marks=needs_bash)])
-def test_the_script_is_that_of_the_shell(shell: str, presize: Callable[..., Ran]) -> None:
+def test_each_shell_gets_its_script(shell: str, presize: Callable[..., Ran]) -> None:
     ran = presize("completion", shell)
     assert ran.code == 0
     assert f"_PRESIZE_COMPLETE={shell}_complete" in ran.out
@@ -53,7 +53,7 @@ def test_bash_completes(words: list[str], found: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", ["presize build R", "presize build RAW OUT --like O"], ids=["argument", "option"])
-def test_names_of_files_are_left_to_the_shell(words: str) -> None:
+def test_file_names_are_left_to_the_shell(words: str) -> None:
     environment = {
         **os.environ, "_PRESIZE_COMPLETE": "bash_complete", "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),

@@ -1,4 +1,4 @@
-"""What --json prints is what docs/cli.md says: names and types, of every command that has it."""
+"""The output of --json matches docs/cli.md, in names and types, for every command that has it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = [
     ("simulate", "simulate --workers 7 --load-ms 2000 --step-ms 100 -o PAGE.html"),
 ]
 ELSEWHERE = {"fetch", "upload", "bench"}
-"""They have tests of their own, with a server or a benchmark that takes long."""
+"""Commands with separate tests, which need a server or a long benchmark."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""presize build --like: what a build takes over from a dataset, and what it says of the rest."""
+"""presize build --like: options taken from a dataset, and messages about the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tampering import change_manifest
 
 pytestmark = pytest.mark.filterwarnings("always::presize.errors.PresizeWarning")
 OPTIONS = "--size 48x32 --fit crop --quality 71 --color gray --no-tiles --checksum --shard-samples 9"
-"""None of them a default."""
+"""All of them differ from the defaults."""
 MASKS = "--pair mask=masks/{stem}.png --pair-format raw"
 Build = Callable[..., Ran]
 
@@ -34,14 +34,15 @@ def recorded_in(root: str | Path) -> dict[str, Any]:
 
 @pytest.fixture
 def build(presize: Callable[..., Ran], raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
-    """presize build, in a folder where ``part`` has the photographs of the last class of `raw`, in its folder."""
+    """Return presize build, in a folder whose ``part`` has the photographs of the last class of `raw`, in their class
+    folder."""
     monkeypatch.chdir(tmp_path)
     last = max(raw.iterdir())
     shutil.copytree(last, Path("part", last.name))
     return lambda source, out, options: presize("build", source, out, *options.split(), "--jobs", 1)
 
 
-def test_a_build_takes_over_all_options_and_the_class_list_on_the_command_line_and_in_python(
+def test_a_build_takes_all_options_and_the_class_list_on_the_command_line_and_in_python(
     build: Build, raw: Path
 ) -> None:
     assert build(raw, "train", OPTIONS).code == 0
@@ -55,19 +56,19 @@ def test_a_build_takes_over_all_options_and_the_class_list_on_the_command_line_a
     assert recorded_in("other")["image"] == recorded_in("train")["image"] | given, "options that are given win"
 
 
-def test_of_several_sizes_that_of_the_dataset_is_taken(build: Build, raw: Path) -> None:
+def test_the_size_of_the_given_dataset_is_taken_from_several(build: Build, raw: Path) -> None:
     assert build(raw, "sizes", "--size 48 --size 32").code == 0
     assert build("part", "val", "--like sizes/32").code == 0
     assert recorded_in("val")["image"]["sizes"] == ["32"]
 
 
-def test_without_labels_there_is_no_class_list_to_take_over(build: Build, dataset: Path) -> None:
+def test_without_labels_there_is_no_class_list_to_take(build: Build, dataset: Path) -> None:
     ran = build("part", "val", f"--like {dataset} --labels none")
     assert "this build lacks the columns label of that dataset" in ran.err
     assert read_manifest("val").classes is None
 
 
-def test_pairs_are_taken_over_with_their_formats_unless_others_are_given(build: Build) -> None:
+def test_pairs_are_taken_with_their_formats_unless_others_are_given(build: Build) -> None:
     pairs = make_pairs(Path("pairs"), 4)
     assert build(pairs, "out", MASKS).code == 0
     assert build(pairs, "like", "--like out").code == 0
@@ -80,7 +81,7 @@ def test_pairs_are_taken_over_with_their_formats_unless_others_are_given(build: 
     assert build(pairs, "refused", "--like out") == Ran(1, "", refusal)
 
 
-def test_a_derived_dataset_says_what_is_not_repeated(build: Build, dataset: Path) -> None:
+def test_options_of_a_derived_dataset_that_are_not_repeated_are_named(build: Build, dataset: Path) -> None:
     derive_dataset([dataset], "small", DeriveOptions(Size(32, 32)), SERIAL)
     ran = build("part", "val", "--like small")
     assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64; this")
@@ -88,7 +89,7 @@ def test_a_derived_dataset_says_what_is_not_repeated(build: Build, dataset: Path
     assert recorded_in("val")["image"] == recorded_in("small")["image"]
 
 
-def test_columns_that_the_new_dataset_lacks_are_named(build: Build, raw: Path) -> None:
+def test_columns_missing_from_the_new_dataset_are_named(build: Build, raw: Path) -> None:
     paths = sorted(path.relative_to(raw).as_posix() for path in raw.rglob("*.jpg"))[:9]
     Path("t.csv").write_text("path,caption\n" + "".join(f"{path},x\n" for path in paths))
     assert build(raw, "out", "--labels t.csv --size 32").code == 0
@@ -121,5 +122,5 @@ def test_options_of_a_later_presize_are_named(dataset: Path, tmp_path: Path) -> 
     ],
     ids=["defaults", "an image's", "a table's"],
 )  # fmt: skip
-def test_recorded_options_can_be_read_again(options: BuildOptions) -> None:
+def test_recorded_options_read_back(options: BuildOptions) -> None:
     assert BuildOptions.from_json(json.loads(json.dumps(options.to_json()))) == options

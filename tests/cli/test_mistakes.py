@@ -138,7 +138,7 @@ MISTAKES = [
 
 @pytest.fixture
 def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Makes what the lines name in the working folder, and returns what lies elsewhere."""
+    """Create the files that the lines name in the working folder, and return paths elsewhere."""
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
     Path("EMPTY").mkdir()
@@ -208,7 +208,7 @@ def test_a_dry_run_into_a_path_longer_than_the_system_takes_has_no_traceback(
     assert presize("build", raw, "x" * 300, "--dry-run").code == 0
 
 
-def test_a_hostile_file_name_does_nothing_to_the_terminal(presize: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_hostile_file_name_is_harmless_to_the_terminal(presize: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "\x1b]0;mine\x07\n\u202e.jpg").touch()
     ran = presize("build", tmp_path / "raw", tmp_path / "out", "--jobs", "1", "--on-error", "fail")

@@ -1,4 +1,4 @@
-"""--pair on the command line: what it builds and prints. What it refuses stands in test_mistakes."""
+"""--pair on the command line: builds and output. test_mistakes has the refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Build = Callable[..., Ran]
 
 @pytest.fixture
 def build(presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
-    """presize build of 12 pairs in ``raw`` into ``out``, at 24 px."""
+    """Return a function that runs presize build of 12 pairs in ``raw`` into ``out``, at 24 px."""
     monkeypatch.chdir(tmp_path)
     make_pairs(Path("raw"))
     pair = ("--size", 24, "--jobs", 1, "--pair", "mask=masks/{stem}.png")
@@ -49,7 +49,7 @@ def test_a_dry_run_names_pairs_and_a_report_counts_masks_and_samples_without_one
     assert "<dt>mask</dt>" in report and '<td class="n">2</td><td>companion mask does not exist</td>' in report
 
 
-def test_frames_and_bands_of_masks_that_are_left_out_are_told(build: Build) -> None:
+def test_skipped_frames_and_bands_of_masks_are_reported(build: Build) -> None:
     masks = [np.asarray(Image.open(f"raw/masks/{number:02}.png")) for number in range(2)]
     first = Image.fromarray(masks[0])
     first.save("raw/masks/00.png", "TIFF", save_all=True, append_images=[first.copy()])

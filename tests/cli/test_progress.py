@@ -1,4 +1,4 @@
-"""Progress: a bar, lines now and then, or nothing."""
+"""Progress: a bar, occasional lines, or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, to be set."""
+    """Replace the clock by a settable time in seconds."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     return now
@@ -29,7 +29,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ("quiet", "done", "said"),
     [(False, 400, "build: 1,200 of 5,000 images, 100/s, 38 s left, a note\n"), (True, 400, ""), (False, 0, "")],
 )
-def test_where_nobody_looks_it_is_a_line_every_ten_seconds(
+def test_without_a_terminal_it_prints_a_line_every_ten_seconds(
     quiet: bool, done: int, said: str, clock: list[float]
 ) -> None:
     stream = io.StringIO()
@@ -41,7 +41,7 @@ def test_where_nobody_looks_it_is_a_line_every_ten_seconds(
     assert stream.getvalue() == said
 
 
-def test_a_bar_makes_room_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_cleared_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     with Progress(sys.stderr, "build") as progress:
         progress.begin(10)

@@ -1,4 +1,4 @@
-"""presize build SRC OUT --update: the options that it takes from OUT, and what --verify reads."""
+"""presize build SRC OUT --update: the options taken from OUT, and the records that --verify reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOBS = ("--jobs", "1", "--no-report")
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Images, their masks, and a table with boxes and keypoints."""
+    """Create images, their masks, and a table with boxes and keypoints."""
     folder = make_pairs(tmp_path / "raw")
     box, at = [[0.1, 0.2, 0.5, 0.5]], [[3, 4]]
     table = [{"path": f"images/{i:02}.jpg", "box": box, "at": at, "code": i} for i in range(12)]
@@ -59,9 +59,7 @@ def test_an_update_takes_the_options_that_are_not_given_from_the_dataset(
         assert now.identity == read_manifest(manifest.parent).identity
 
 
-def test_an_option_of_an_update_that_differs_is_named(
-    presize: Callable[..., Ran], source: Path, tmp_path: Path
-) -> None:
+def test_a_changed_option_of_an_update_is_named(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert presize("build", source, out, "--size", "16", "--quality", "71", *MASK, *JOBS).code == 0
     before = files(out)
@@ -80,7 +78,9 @@ def test_an_option_of_an_update_that_differs_is_named(
     assert presize("build", source, out, "--update", "--pair", "mask=masks/{stem}.png", *JOBS).code == 0
 
 
-def test_an_update_of_nothing_has_the_usual_options(presize: Callable[..., Ran], source: Path, tmp_path: Path) -> None:
+def test_an_update_without_a_dataset_uses_the_defaults(
+    presize: Callable[..., Ran], source: Path, tmp_path: Path
+) -> None:
     assert presize("build", source, tmp_path / "out", "--update", *JOBS).code == 0
     assert read_manifest(tmp_path / "out").size == "256"
 
@@ -102,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_an_update_that_verifies_makes_damaged_records_again(
+def test_an_update_with_verify_rebuilds_damaged_records(
     name: str, presize: Callable[..., Ran], source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -1,10 +1,10 @@
-/* Decodes what tests/codecs/test_other_processors.py has recorded, on the processor that it is compiled for:
+/* Decodes the records of tests/codecs/test_other_processors.py on the processor for which it is compiled:
 
        decode_records RECORDS
 
    Each record is twelve numbers of 32 bits (channels, scale, height, width, top, left, bottom, right, bytes of the JPEG,
-   whether it is decoded, the restart interval to code it again in, bytes of the new scan) and then the JPEG, the new scan
-   and, if it is decoded, the pixels. Prints how many records there are; fails at the first with another outcome. */
+   whether it is decoded, the restart interval of the recoded scan, bytes of that scan), the JPEG, the recoded scan and,
+   if it is decoded, the pixels. Prints the number of records; fails at the first record with a different result. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* Resizes what tests/codecs/test_other_processors.py has recorded, on the processor that it is compiled for:
+/* Resizes the records of tests/codecs/test_other_processors.py on the processor for which it is compiled:
 
        resize_records RECORDS
 
    Each record is ten numbers of 32 bits (height, width and channels of the image, height and width of the result, the
    filter, whether it is mirrored, whether the result is, whether the vertical pass is first, and whether the image has
-   alpha), four floats (left, top, right, bottom of the box), the pixels, and the pixels of the result. Prints how many records there are; fails at
-   the first with another outcome. */
+   alpha), four floats (left, top, right, bottom of the box), the pixels, and the pixels of the result. Prints the
+   number of records; fails at the first record with a different result. */
 
 #include <stdio.h>
 #include <stdlib.h>

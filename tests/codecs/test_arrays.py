@@ -1,4 +1,4 @@
-"""Arrays beside images: every .npy of numbers is read as NumPy reads it, and nothing else is read."""
+"""Arrays stored with images: every .npy of numbers is read as NumPy reads it, and nothing else is read."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: arrays_of.arrays(dtype, S
 
 
 @given(values=ARRAYS, fortran=st.booleans(), version=st.sampled_from([(1, 0), (2, 0), (3, 0)]))
-def test_an_array_is_read_as_numpy_reads_it_and_stored_as_numpy_saves_it(
-    values: np.ndarray, fortran: bool, version: tuple[int, int]
-) -> None:
+def test_an_array_is_read_and_stored_as_numpy_does(values: np.ndarray, fortran: bool, version: tuple[int, int]) -> None:
     data = npy(np.asfortranarray(values) if fortran else values, version)
     read = decode_array(data)
     assert read.dtype == values.dtype.newbyteorder("=") and read.flags.c_contiguous and read.flags.writeable
@@ -49,7 +47,7 @@ def test_an_array_is_read_as_numpy_reads_it_and_stored_as_numpy_saves_it(
 
 
 @given(data=ARRAYS.map(npy), changes=st.dictionaries(st.integers(0, 127), st.integers(0, 255), max_size=4))
-def test_a_damaged_header_is_refused_or_tells_of_what_is_there(data: bytes, changes: Mapping[int, int]) -> None:
+def test_a_damaged_header_is_refused_or_describes_the_data(data: bytes, changes: Mapping[int, int]) -> None:
     damaged = bytearray(data)
     for place, byte in changes.items():
         damaged[place] = byte
@@ -87,13 +85,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_array_of_numbers_is_refused_and_never_unpickled(what: str) -> None:
+def test_files_that_are_not_arrays_of_numbers_are_refused_and_never_unpickled(what: str) -> None:
     data, reason = REFUSED[what]
     with pytest.raises(ImageError, match=reason):
         transcode_companion(data, Size(8, 8), ImageOptions(), is_array=True)
 
 
-# What is stored of each
+# Stored arrays
 
 
 OPTIONS = Companion("depth", "{stem}.npy").image_options(ImageOptions(sizes=(Size(6, 6), Size(24, 24))))
@@ -105,7 +103,7 @@ def stored(data: bytes, source: Size, options: ImageOptions = OPTIONS) -> list[n
 
 @pytest.mark.parametrize("fit", ["shorter", "crop", "pad", "stretch"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float64, np.complex64])
-def test_an_array_of_its_images_shape_is_resized_as_a_mask_is(dtype: Any, fit: Fit) -> None:
+def test_an_array_with_the_shape_of_its_image_is_resized_like_a_mask(dtype: Any, fit: Fit) -> None:
     mask = np.arange(12 * 15, dtype=np.uint8).reshape(12, 15)
     options = ImageOptions(sizes=(Size(6, 6), Size(9, 7)), fit=fit, format="raw", filter="nearest")
     made = transcode_companion(saved(mask, "PNG"), Size(12, 15), options).records
@@ -118,7 +116,7 @@ def test_an_array_of_its_images_shape_is_resized_as_a_mask_is(dtype: Any, fit: F
 
 
 @pytest.mark.parametrize("shape", [(5,), (12, 14), (15, 12), (3, 12, 14), (0, 4), (12, 1, 15)])
-def test_any_other_array_is_stored_as_it_is(shape: tuple[int, ...]) -> None:
+def test_any_other_array_is_stored_unchanged(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).normal(size=shape).astype(">f4")
     found = stored(npy(values), Size(12, 15))
     assert all(one.dtype == "<f4" and np.array_equal(one, values) for one in found)
@@ -173,7 +171,7 @@ def test_other_channels_and_broken_files_of_openexr_are_refused(exr: Any) -> Non
         stored(good, Size(4, 5), ImageOptions(format="raw", filter="nearest", max_pixels=19))
 
 
-def test_openexr_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_openexr_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "OpenEXR", None)
     with pytest.raises(ImageError, match=r"OpenEXR files need a library; install presize\[exr\]"):
         stored(b"v/1\x01" + bytes(99), Size(4, 5))

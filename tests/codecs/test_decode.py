@@ -1,4 +1,4 @@
-"""Decoding: every format and colour to upright 8-bit sRGB, and nothing but ImageError for broken bytes."""
+"""Decoding: every format and colour becomes upright 8-bit sRGB, and broken bytes raise only ImageError."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ FILES: dict[str, tuple[bytes, Facts]] = {
     "DDS, alpha": (saved(SHEER, "DDS"), Facts("dds", "RGB", transparent=True)),
     "DDS, compressed": (saved(PHOTO, "DDS", pixel_format="DXT1"), Facts("dds", "RGB", transparent=True)),
 }
-"""Images of 24 x 40 pixels, as coded, and what is known of each."""
+"""Images of 24×40 pixels before rotation, and their known properties."""
 if features.check("avif"):
     FILES["AVIF"] = saved(PHOTO, "AVIF", **TURNED), Facts("avif", "RGB", 6)
 every_file = pytest.mark.parametrize("name", FILES)
 
 
 def by_pillow(data: bytes) -> np.ndarray:
-    """(height, width, 3), upright, on white."""
+    """Return (height, width, 3), upright, on white."""
     with opened(data) as image:
         image = ImageOps.exif_transpose(image)
         if image.mode in ("LAB", "CMYK", "YCbCr"):
@@ -140,7 +140,7 @@ def by_pillow(data: bytes) -> np.ndarray:
 
 
 @every_file
-def test_every_format_is_known_by_its_content_and_gives_its_pixels_in_the_colours_asked_for(name: str) -> None:
+def test_every_format_is_recognized_by_its_content_and_decoded_in_the_requested_colours(name: str) -> None:
     data, facts = FILES[name]
     decoded = decode.decode(data, max_pixels=24 * 40)
     kind = KINDS[unpack_facts(np.array([decoded.facts.pack()]), "kind")[0]]
@@ -162,7 +162,7 @@ def test_every_format_is_known_by_its_content_and_gives_its_pixels_in_the_colour
 
 
 @every_file
-def test_what_is_too_large_or_truncated_is_refused_and_not_in_the_words_of_python(name: str) -> None:
+def test_too_large_or_truncated_files_are_refused_without_python_messages(name: str) -> None:
     data, reasons = FILES[name][0], set()
     with pytest.raises(ImageError, match="max_pixels"):
         decode.decode(data, max_pixels=24 * 40 - 1)
@@ -177,7 +177,7 @@ def test_what_is_too_large_or_truncated_is_refused_and_not_in_the_words_of_pytho
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "without a footer" in name])
-def test_a_tga_without_a_footer_has_exactly_the_bytes_that_it_announces(name: str) -> None:
+def test_a_tga_without_a_footer_has_exactly_the_announced_bytes(name: str) -> None:
     data = FILES[name][0]
     assert sniff.sniff(data + b"x") is None and sniff.sniff(data[:-1]) is None
 
@@ -206,13 +206,13 @@ NO_IMAGES = {
 
 
 @pytest.mark.parametrize(("data", "reason"), NO_IMAGES.items(), ids=lambda value: str(value[:20]))
-def test_what_is_no_image_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+def test_bytes_that_are_not_an_image_are_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(NotAnImageError) as caught:
         decode.decode(data)
     assert str(caught.value) == reason
 
 
-def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
+def test_an_icon_may_contain_a_png_larger_than_its_directory_entry() -> None:
     data = icon((saved(smooth_image(300, 400), "PNG"), 0, 0))
     assert decode.decode(data).pixels.shape == (300, 400, 3)
     with pytest.raises(ImageError, match="max_pixels"):
@@ -220,8 +220,9 @@ def test_an_icon_may_be_a_png_larger_than_its_directory_says() -> None:
 
 
 def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> bytes:
-    """A bitmap of 32 bits as an icon holds it, its mask below it, with a header of 12 (OS/2), 40, 52, 56, 64 (OS/2),
-    108 (V4) or 124 bytes (V5). It may name the `masks` of colours; rows may go `down`, with a negative height."""
+    """Return a bitmap of 32 bits as in an icon, with its mask below it and a header of 12 (OS/2), 40, 52, 56, 64
+    (OS/2), 108 (V4) or 124 bytes (V5). It may name the `masks` of colours; rows may go `down`, with a negative
+    height."""
     width, height = image.size
     rows = np.asarray(image)[:, :, (2, 1, 0, 3)][:: 1 if down else -1]
     if header_bytes == 12:
@@ -234,7 +235,7 @@ def bitmap(image: Image.Image, header_bytes: int, masks: bool, down: bool) -> by
 
 
 def icon(*entries: tuple[bytes, int, int]) -> bytes:
-    """An ICO of bitmaps or PNGs, each with its width and height."""
+    """Return an ICO of bitmaps or PNGs, each with its width and height."""
     directory, contents, end = struct.pack("<HHH", 0, 1, len(entries)), b"", 6 + 16 * len(entries)
     for content, width, height in entries:
         directory += struct.pack("<BBBBHHII", width, height, 0, 0, 1, 32, len(content), end + len(contents))
@@ -249,13 +250,13 @@ MODERN = [(40, False), (52, True), (56, True), (64, False), (108, False), (108, 
     ("header_bytes", "masks", "down"),
     [(12, False, False), *((*header, down) for header in MODERN for down in (False, True))],
 )
-def test_the_largest_image_of_an_icon_is_taken_whatever_its_header_as_pillow_reads_it(
+def test_the_largest_image_of_an_icon_is_read_as_pillow_does_with_any_header(
     header_bytes: int, masks: bool, down: bool
 ) -> None:
     small = SHEER.resize((16, 16))
     others = [(bitmap(small, 40, False, False), 16, 16), (saved(small, "PNG"), 16, 16)]
     data = bytearray(icon(others[0], (bitmap(SHEER, header_bytes, masks, down), 40, 24), others[1]))
-    data[9] = 255  # as .NET writes where Microsoft's documentation has 0
+    data[9] = 255  # .NET writes 255 where Microsoft's documentation says 0
     expected = np.asarray(opened(bytes(data)).convert("RGBA"))
     assert expected.shape == (24, 40, 4) and np.array_equal(decode.decode(bytes(data), "rgba").pixels, expected)
 
@@ -265,7 +266,7 @@ def test_the_largest_image_of_an_icon_is_taken_whatever_its_header_as_pillow_rea
 
 @pytest.mark.parametrize("scale", [2, 4, 8])
 @pytest.mark.parametrize("shape", [(64, 96), (65, 97), (71, 103)])
-def test_a_jpeg_comes_at_the_scale_asked_for(scale: int, shape: tuple[int, int]) -> None:
+def test_a_jpeg_is_decoded_at_the_requested_scale(scale: int, shape: tuple[int, int]) -> None:
     data = saved(PHOTO.resize(shape[::-1]), "JPEG", exif=oriented(6))
     decoded = decode.decode(data, scale=scale)
     assert decoded.pixels.shape == (-(-shape[1] // scale), -(-shape[0] // scale), 3)
@@ -301,7 +302,7 @@ def test_values_without_a_defined_range_are_refused(mode: str) -> None:
 
 
 @pytest.mark.parametrize(("bits", "key"), [(2, 1), (4, 5), (8, 5)])
-def test_the_transparent_grey_of_a_png_is_found_however_few_bits_it_has(bits: int, key: int) -> None:
+def test_the_transparent_grey_of_a_png_is_found_at_any_bit_depth(bits: int, key: int) -> None:
     numbers = np.arange(1 << min(bits, 4))[np.newaxis]
     data = gray_png(numbers, bits, png_chunk(b"tRNS", struct.pack(">H", key)))
     assert np.array_equal(decode.decode(data, "rgba").pixels[:, :, 3] == 0, numbers == key)
@@ -309,8 +310,8 @@ def test_the_transparent_grey_of_a_png_is_found_however_few_bits_it_has(bits: in
 
 @pytest.mark.parametrize("color", ["rgba", "rgb"])
 @pytest.mark.parametrize("depth", [8, 16])
-def test_the_transparent_color_of_a_png_of_16_bits_is_compared_in_all_of_them(depth: Depth, color: Color) -> None:
-    key, other = (0x1234, 0x5678, 0x9ABC), (0x3400, 0x7800, 0xBC00)  # whose high bytes are the low ones of the key
+def test_the_transparent_color_of_a_16_bit_png_is_compared_in_all_bits(depth: Depth, color: Color) -> None:
+    key, other = (0x1234, 0x5678, 0x9ABC), (0x3400, 0x7800, 0xBC00)  # high bytes equal the key's low ones
     pixels = np.array([[key, other, (0xFFFF, 0, 0)]], np.uint16)
     png = cv2.imencode(".png", pixels[:, :, ::-1])[1].tobytes()
     found = decode.decode(with_chunk(png, b"tRNS", struct.pack(">3H", *key)), Wanted(color, depth)).pixels
@@ -350,7 +351,7 @@ LOSSLESS: dict[str, dict[str, Any]] = {
     "WEBP": {"lossless": True},
     "AVIF": {"quality": 98},
 }
-"""How to lose little."""
+"""Options for nearly lossless encoding."""
 formats = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[needs_avif] * (kind == "AVIF")) for kind in LOSSLESS]
 )
@@ -358,9 +359,9 @@ formats = pytest.mark.parametrize(
 
 @formats
 @pytest.mark.parametrize("value", range(1, 9))
-def test_every_orientation_brings_the_same_upright_picture(kind: str, value: int) -> None:
+def test_every_orientation_yields_the_same_upright_picture(kind: str, value: int) -> None:
     carrier = PHOTO.copy()
-    carrier.getexif()[0x0112] = {6: 8, 8: 6}.get(value, value)  # turned back
+    carrier.getexif()[0x0112] = {6: 8, 8: 6}.get(value, value)  # rotates the image back
     stored = np.asarray(ImageOps.exif_transpose(carrier))
     decoded = decode.decode(saved(stored, kind, exif=oriented(value), **LOSSLESS[kind]))
     assert decoded.source == (24, 40)
@@ -371,7 +372,7 @@ def test_every_orientation_brings_the_same_upright_picture(kind: str, value: int
 def test_a_profile_other_than_srgb_is_converted(kind: str) -> None:
     plain = decode.decode(saved(PHOTO, kind, **LOSSLESS[kind])).pixels
     converted = decode.decode(saved(PHOTO, kind, icc_profile=SWAPPED, **LOSSLESS[kind])).pixels
-    assert difference(converted, plain[:, :, ::-1]) <= 12  # its gamma is not quite sRGB's curve
+    assert difference(converted, plain[:, :, ::-1]) <= 12  # its gamma differs slightly from sRGB's curve
 
 
 # Profiles
@@ -380,16 +381,16 @@ def test_a_profile_other_than_srgb_is_converted(kind: str) -> None:
 @pytest.mark.parametrize(
     ("image", "kind", "profile", "expected", "reason"),
     [
-        (Image.new("RGB", (16, 16), (55, 55, 55)), "PNG", LINEAR, 128, "brightened as sRGB wants"),
+        (Image.new("RGB", (16, 16), (55, 55, 55)), "PNG", LINEAR, 128, "brightened for sRGB"),
         (Image.new("RGBA", (16, 16), (55, 55, 55, 128)), "PNG", LINEAR, 191, "composed after the conversion"),
         (Image.new("L", (16, 16), 55), "PNG", GRAY_LINEAR, 128, "grey"),
         (Image.new("L", (16, 16), 55), "JPEG", GRAY_LINEAR, 128, "grey"),
         (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", None, (0, 255, 255), "cyan"),
-        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", black_only_profile(), 255, "a cyan that is not seen"),
-        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", black_only_profile(), 255, "a cyan that is not seen"),
+        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "TIFF", black_only_profile(), 255, "an invisible cyan"),
+        (Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "JPEG", black_only_profile(), 255, "an invisible cyan"),
     ],
 )
-def test_one_colour_becomes_that_of_srgb(
+def test_a_colour_is_converted_to_srgb(
     image: Image.Image, kind: str, profile: bytes | None, expected: Any, reason: str
 ) -> None:
     data = saved(image, kind, icc_profile=profile)
@@ -405,12 +406,12 @@ def test_one_colour_becomes_that_of_srgb(
         (PHOTO, SRGB, "sRGB already"),
         (PHOTO, GRAY_LINEAR, "a grey profile on colours"),
         (GRAY, LINEAR, "a profile for colours on grey"),
-        (PHOTO, LINEAR[:200], "cut short"),
+        (PHOTO, LINEAR[:200], "truncated"),
         (PHOTO, b"no profile", "no profile"),
-        (PHOTO, LINEAR[:16] + b"\xff\xfe\xfd\xfc" + LINEAR[20:], "a colour space that is no text"),
+        (PHOTO, LINEAR[:16] + b"\xff\xfe\xfd\xfc" + LINEAR[20:], "a colour space that is not text"),
     ],
 )
-def test_pixels_stay_as_they_are(image: Image.Image, icc: bytes, reason: str) -> None:
+def test_pixels_stay_unchanged(image: Image.Image, icc: bytes, reason: str) -> None:
     for kind in ("JPEG", "PNG"):
         expected = decode.decode(saved(image, kind)).pixels
         assert np.array_equal(decode.decode(saved(image, kind, icc_profile=icc)).pixels, expected), reason
@@ -419,15 +420,15 @@ def test_pixels_stay_as_they_are(image: Image.Image, icc: bytes, reason: str) ->
 @pytest.mark.parametrize(
     ("icc", "expected", "reason"),
     [
-        (SRGB, True, "the standard one"),
+        (SRGB, True, "the standard profile"),
         (SWAPPED, False, "other primaries"),
         (LINEAR, False, "another curve"),
-        (LINEAR.replace(b"made for a test", b"linear sRGB\0\0\0\0"), False, "sRGB by name alone"),
+        (LINEAR.replace(b"made for a test", b"linear sRGB\0\0\0\0"), False, "sRGB only by name"),
         (display_profile(2.2).replace(b"made for a test", b"sRGB Profile\0\0\0"), True, "sRGB, simplified"),
-        (display_profile(2.2), False, "the same, not by that name"),
+        (display_profile(2.2), False, "the same under another name"),
         (GRAY_LINEAR, False, "linear grey"),
         (black_only_profile(), False, "CMYK"),
-        (b"broken", True, "of no use: what it is for is taken as sRGB"),
+        (b"broken", True, "unusable: its images are taken as sRGB"),
     ],
 )
 def test_a_profile_counts_as_srgb_by_its_effect(icc: bytes, expected: bool, reason: str) -> None:
@@ -437,7 +438,7 @@ def test_a_profile_counts_as_srgb_by_its_effect(icc: bytes, expected: bool, reas
 @pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
 @pytest.mark.parametrize("icc", [None, SWAPPED, GRAY_LINEAR], ids=["none", "swapped", "grey"])
 @pytest.mark.parametrize("name", ["JPEG, progressive", "JPEG, CMYK", "JPEG, grey", "PNG", "WebP"])
-def test_what_is_left_unfinished_is_finished_to_the_same_pixels(name: str, icc: bytes | None, color: Color) -> None:
+def test_unfinished_pixels_can_be_finished_to_the_same_result(name: str, icc: bytes | None, color: Color) -> None:
     data, facts = FILES[name]
     if icc is not None and facts.kind == "jpeg":
         data = saved(opened(data), "JPEG", icc_profile=icc)
@@ -463,7 +464,7 @@ def test_what_is_left_unfinished_is_finished_to_the_same_pixels(name: str, icc: 
         ("GIF", ("comment",)),
     ],
 )
-def test_metadata_is_handed_on_and_exif_as_the_bytes_of_a_tiff_file(kind: str, names: tuple[str, ...]) -> None:
+def test_metadata_is_returned_and_exif_as_the_bytes_of_a_tiff_file(kind: str, names: tuple[str, ...]) -> None:
     metadata = {"exif": oriented(1, "a maker"), "xmp": b"<x/>", "comment": b"hello"}
     decoded = decode.decode(saved(PHOTO, kind, **{name: metadata[name] for name in names}))
     assert (decoded.exif or b"II*")[:2] in (b"II", b"MM")
@@ -474,7 +475,7 @@ def test_metadata_is_handed_on_and_exif_as_the_bytes_of_a_tiff_file(kind: str, n
 # Broken and hostile files
 
 
-def test_a_jpeg_with_stray_bytes_goes_to_the_second_decoder() -> None:
+def test_a_jpeg_with_stray_bytes_is_decoded_by_the_second_decoder() -> None:
     data = encoded(PIXELS, interval=1)
     at = data.index(b"\xff\xd1")
     stray = data[:at] + b"stray" + data[at:]
@@ -512,24 +513,24 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_too_many_pixels_are_refused_before_anything_is_decoded(name: str) -> None:
+def test_too_many_pixels_are_refused_before_decoding(name: str) -> None:
     with pytest.raises(ImageError, match=r"60000 x 60000 pixels, more than max_pixels allows \(178956970\)"):
         decode.decode(BOMBS[name])
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "BMP", "GIF"])
-def test_pillows_own_limit_does_not_count(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillows_own_limit_does_not_apply(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(PHOTO, kind)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert decode.decode(data).pixels.shape == (24, 40, 3)
 
 
-# Pillow warns about broken EXIF inside an AVIF and about a huge frame of a GIF, and cannot be asked not to.
+# Pillow warns about broken EXIF inside an AVIF and about a huge frame of a GIF. These warnings cannot be disabled.
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @settings(max_examples=examples(510), deadline=None)
 @given(st.sampled_from([data for data, _ in FILES.values()]).flatmap(lambda data: damaged(data, within=300)))
-def test_damaged_images_give_an_image_or_an_image_error(data: bytes) -> None:
+def test_damaged_images_yield_an_image_or_an_image_error(data: bytes) -> None:
     try:
         decoded = decode.decode(data, max_pixels=100_000)
     except ImageError as error:
@@ -547,14 +548,14 @@ MISSING = {"heic": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "jxl": b"\xff\x0a" + b
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_plug_in_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plug_in_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, plugins.PLUGINS[name].module, None)
     assert sniff.sniff(MISSING[name]) == name
     with pytest.raises(ImageError, match=rf"^{name.upper()} needs a plug-in of Pillow; install presize\[{name}\]$"):
         decode.decode(MISSING[name])
 
 
-def test_the_versions_of_plug_ins_are_told_for_the_files_that_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_plug_ins_are_reported_for_the_files_that_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = plugins.PLUGINS["jxl"]._replace(distribution="no-such-thing-here")
     monkeypatch.setattr(plugins, "PLUGINS", plugins.PLUGINS | {"jxl": lacking})
     version = importlib.metadata.version
@@ -564,7 +565,7 @@ def test_the_versions_of_plug_ins_are_told_for_the_files_that_need_them(monkeypa
 
 
 class Plugged(NamedTuple):
-    """A format whose plug-in is installed, and how its files are written."""
+    """A format whose plug-in is installed, and its encoder."""
 
     name: str
     kind: str
@@ -603,11 +604,11 @@ def test_plug_ins_decode_up_to_max_pixels(plugged: Plugged, shape: tuple[int, in
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_images_of_plug_ins_are_upright_once(plugged: Plugged, orientation: int) -> None:
+def test_images_of_plug_ins_are_rotated_once(plugged: Plugged, orientation: int) -> None:
     upright = smooth_image(48, 64)
     lying = Image.fromarray(np.rot90(upright, {1: 0, 3: 2, 6: 1}[orientation]))
     exif = oriented(orientation)
-    if plugged.name == "jxl":  # what cjxl makes of a JPEG, which comes back as that JPEG
+    if plugged.name == "jxl":  # like a JPEG converted by cjxl, which can be restored
         with opened(saved(lying, "JPEG", quality=95, subsampling=0, exif=exif)) as jpeg:
             jpeg.filename = ""  # type: ignore[attr-defined]
             jpeg.save(buffer := io.BytesIO(), "JXL", lossless_jpeg=False, lossless=True, exif=exif)

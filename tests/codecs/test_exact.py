@@ -1,4 +1,4 @@
-"""Masks: the values of their pixels come through decoding, resizing and storing as they are."""
+"""Masks: pixel values survive decoding, resizing and storing unchanged."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def palette(mask: np.ndarray, **options: Any) -> bytes:
 
 
 def tiff_row(bits: int | None, photometric: int, row: bytes) -> bytes:
-    """A row of four grey values; None leaves the tag of the bits out, which then are 1."""
+    """Return a TIFF with a row of four grey values; None omits the tag of the bits, whose default is 1."""
     pixels = np.frombuffer(row, np.uint8 if bits != 16 else "<u2").reshape(1, -1, 1)
     return tiff(page(pixels, photometric, t256=(4,), t258=() if bits is None else (bits,)))
 
 
-# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes JPEG 2000 of 8 and 16 bits alone.
+# Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes only JPEG 2000 of 8 and 16 bits.
 J2K_4_BITS = base64.b64decode(
     "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
     "AAH/XAAEQCD/kAAKAAAAAAAUAAH/k98gMAZqIf/Z"
@@ -62,7 +62,7 @@ KEPT: dict[str, tuple[bytes, object]] = {
     **{f"1 bit, {kind}": (saved(BITS.astype(bool), kind), BITS) for kind in ("png", "tiff", "bmp", "ppm")},
     **{f"8 bits, {kind}": (saved(MASK, kind), MASK) for kind in ("png", "tiff", "bmp", "ppm")},
     **{f"16 bits, {kind}": (saved(DEEP, kind), DEEP) for kind in ("png", "tiff", "ppm")},
-    # Pillow reads these in shades, 0 to 255.
+    # Pillow reads these as greys from 0 to 255.
     **{f"grey of {bits} bits in a png": (gray_png(FEW[bits], bits), FEW[bits]) for bits in (1, 2, 4)},
     "32 bits that 16 hold": (saved(WIDE.astype(np.int32), "tiff"), WIDE),
     "three channels, as panoptic masks have them": (saved(PANOPTIC, "png"), PANOPTIC),
@@ -114,7 +114,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_the_numbers_are_those_of_the_file(name: str) -> None:
+def test_pixel_values_are_those_of_the_file(name: str) -> None:
     data, expected = KEPT[name]
     values, facts = decode_exact(data, MAX_PIXELS)
     assert values.tolist() == np.asarray(expected).tolist()
@@ -123,14 +123,14 @@ def test_the_numbers_are_those_of_the_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_numbers_or_loses_some_is_refused(name: str) -> None:
+def test_files_without_numbers_or_with_lossy_ones_are_refused(name: str) -> None:
     data, reason = REFUSED[name]
     with pytest.raises(ImageError, match=reason) as caught:
         decode_exact(data, MAX_PIXELS)
     assert isinstance(caught.value, NotAnImageError) == (name == "no image")
 
 
-# What is stored
+# Stored masks
 
 
 def stored(data: bytes, source: Size, options: ImageOptions, format: Format = "png") -> list[np.ndarray]:
@@ -147,7 +147,7 @@ def stored(data: bytes, source: Size, options: ImageOptions, format: Format = "p
     numbers=st.sampled_from([CLASS_NUMBERS, (0, 300, 65_535)]),
     format=st.sampled_from(["png", "raw"]),
 )
-def test_a_stored_mask_is_its_source_by_nearest(
+def test_a_stored_mask_is_its_source_resized_by_nearest(
     source: Size, wanted: Size, fit: Fit, upscale: bool, numbers: tuple[int, ...], format: Format
 ) -> None:
     mask = mask_of(*source, numbers=numbers)
@@ -164,12 +164,10 @@ def test_a_stored_mask_is_its_source_by_nearest(
     ("format", "dtype"),
     [("png", np.uint8), ("png", np.uint16), ("tiff", np.uint16), ("ppm", np.uint16), ("tiff", np.int32)],
 )
-def test_a_mask_is_resized_as_pillow_resizes_the_file(
-    format: str, dtype: type[np.integer], size: tuple[int, int]
-) -> None:
+def test_a_mask_is_resized_as_pillow_does(format: str, dtype: type[np.integer], size: tuple[int, int]) -> None:
     top = 255 if dtype == np.uint8 else 65_535
     mask = np.random.default_rng(1).integers(0, top, (40, 40), endpoint=True).astype(dtype)
-    mask[0, 0] = top  # which a PGM of 16 bits has to have
+    mask[0, 0] = top  # a PGM needs this maximum for 16 bits
     data = saved(mask, format)
     options = Companion("mask", "m").image_options(ImageOptions(sizes=(Size(*size),), fit="stretch", upscale=True))
     (record,) = transcode_companion(data, Size(40, 40), options).records
@@ -178,14 +176,14 @@ def test_a_mask_is_resized_as_pillow_resizes_the_file(
 
 
 @pytest.mark.parametrize("filter", ["nearest", "bicubic"])
-def test_another_size_than_that_of_its_image_is_refused(filter: str) -> None:
+def test_a_size_that_differs_from_the_image_is_refused(filter: str) -> None:
     options = Companion("mask", "x", filter=filter).image_options(ImageOptions(sizes=(Size(8, 8),)))
     with pytest.raises(ImageError, match="31 x 20 pixels, but its image has 20 x 31, upright; EXIF turns only one"):
         transcode_companion(palette(mask_of(20, 31)), Size(31, 20), options)
 
 
 @pytest.mark.parametrize("format", ["png", "raw"])
-def test_a_stored_mask_of_another_size_is_damaged(format: Format) -> None:
+def test_a_stored_mask_of_another_size_is_damage(format: Format) -> None:
     its_own = Companion("mask", "x", format=format).image_options(ImageOptions(sizes=(Size(64, 64),)))
     value = transcode_companion(palette(mask_of(20, 31)), Size(20, 31), its_own).records[0].value
     with pytest.raises(ValueError):

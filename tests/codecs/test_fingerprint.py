@@ -1,4 +1,4 @@
-"""What the codecs make of the golden images changes with every codec that a build's options need, and with no other."""
+"""The codec fingerprint: it changes with every codec that a build's options need, and with no other."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def forget() -> Iterator[None]:
 
 
 def altered(function: Any) -> Any:
-    """`function`, whose result has another value near its end."""
+    """Wrap `function` to change a value near the end of its result."""
 
     def alter(*args: Any, **options: Any) -> Any:
         result = function(*args, **options).copy()
-        result.reshape(-1)[-2] ^= 64  # the last may be the X of BGRX
+        result.reshape(-1)[-2] ^= 64  # the last value may be the X of BGRX
         return result
 
     return alter
@@ -93,14 +93,14 @@ def noticed_by(names: set[str], change: Callable[[], None]) -> set[str]:
 
 
 @pytest.mark.parametrize(("names", "name", "alter", "noticed"), CHANGES, ids=[name for _, name, _, _ in CHANGES])
-def test_a_change_is_noticed_by_the_builds_that_it_changes(
+def test_a_change_is_detected_by_the_builds_that_it_affects(
     names: Any, name: str, alter: Any, noticed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = PIXELS | {"untiled"} if name == "restart_interval" else PIXELS
     assert noticed_by(asked, lambda: monkeypatch.setitem(names, name, alter(names[name]))) == noticed
 
 
-def test_another_encoder_of_webp_is_noticed_by_builds_of_webp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_encoder_of_webp_is_detected_by_builds_of_webp(monkeypatch: pytest.MonkeyPatch) -> None:
     change = last_byte_changed(Image.Image.save)
     assert noticed_by({"jpeg", "webp", "raw"}, lambda: monkeypatch.setattr(Image.Image, "save", change)) == {"webp"}
 
@@ -111,19 +111,19 @@ def test_every_option_that_changes_bytes_changes_it() -> None:
     assert len(digests) == 1 + len(OTHERS) - is_pillows_own
 
 
-def test_sizes_and_limits_do_not() -> None:
+def test_sizes_and_limits_do_not_change_it() -> None:
     other = replace(JPEG, sizes=(Size(100, 200), Size(5, 5)), max_pixels=10)
     assert codecs_digest(other) == codecs_digest(JPEG)
 
 
-def test_it_is_the_same_whoever_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_depend_on_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     before = codecs_digest(JPEG)
     codecs_digest.cache_clear()
     without_compiled_code(monkeypatch)
     assert codecs_digest(JPEG) == before
 
 
-def test_the_golden_images_are_of_every_format_scale_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_golden_images_cover_every_format_scale_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     images = source_images()
     formats = "jpeg png gif bmp webp tiff ppm avif jpeg2000"
     assert {sniff(data) for data in images.values()} == set(formats.split())
@@ -134,7 +134,7 @@ def test_the_golden_images_are_of_every_format_scale_and_kind(monkeypatch: pytes
     assert set(scales) == {1, 2, 4, 8}
 
 
-def test_a_format_that_this_pillow_lacks_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_records_a_format_that_this_pillow_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     before = codecs_digest(JPEG)
     codecs_digest.cache_clear()
     open_image = pillow_decoder.open_image
@@ -151,7 +151,7 @@ def test_a_format_that_this_pillow_lacks_is_part_of_it(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("images", "digest"),
     [
-        (source_images, "cfc3f329fc12e62d"),  # what codecs make of them is part of the identity of datasets
+        (source_images, "cfc3f329fc12e62d"),  # results of codecs on these are part of the identity of datasets
         (decoder_images, "4b43f5f837a5ec23"),
     ],
 )

@@ -1,4 +1,4 @@
-"""presize.codecs.icc: the fast way from a profile to sRGB, against Little CMS."""
+"""presize.codecs.icc: the fast conversion from a profile to sRGB, compared with Little CMS."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from presize.codecs.icc import matrix_shaper, to_srgb
 from profiles import GRAY_LINEAR, LINEAR, SRGB, SWAPPED, black_only_profile, curve, display_profile, profile
 
 RAMPS = np.arange(256, dtype=np.uint8)[np.newaxis, :, np.newaxis] * np.eye(3, dtype=np.uint8)[:, np.newaxis]
-"""Every value of every channel, where the others are 0."""
+"""Every value of every channel, with 0 in the others."""
 PIXELS = np.concatenate((np.random.default_rng(0).integers(0, 256, (97, 256, 3), dtype=np.uint8), RAMPS))
 CURVES = (b"rTRC", b"gTRC", b"bTRC")
-COLORANTS = [(0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446)]  # of Adobe RGB (1998)
+COLORANTS = [(0.6097, 0.3111, 0.0195), (0.2053, 0.6257, 0.0609), (0.1492, 0.0632, 0.7446)]  # Adobe RGB (1998)
 
 
 def adobe(*curves: bytes, **tags: bytes) -> bytes:
-    """A profile with the primaries of Adobe RGB and one curve for all channels, or three."""
+    """Return a profile with the primaries of Adobe RGB and one curve for all channels, or three."""
     colorants = [b"XYZ " + bytes(4) + struct.pack(">3i", *(round(v * 65536) for v in color)) for color in COLORANTS]
     three = curves if len(curves) == 3 else curves * 3
     every = {**dict(zip((b"rXYZ", b"gXYZ", b"bXYZ"), colorants, strict=True)), **dict(zip(CURVES, three, strict=True))}
@@ -42,7 +42,7 @@ def sampled(gamma: float, count: int) -> bytes:
 
 
 def lut() -> bytes:
-    """An A2B0 table by which all colours are one grey."""
+    """Return an A2B0 table that maps all colours to one grey."""
     matrix = struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 65536)
     straight = bytes(range(256))
     return b"mft1" + bytes(4) + bytes((3, 3, 2, 0)) + matrix + straight * 3 + bytes((128, 128, 128)) * 8 + straight * 3
@@ -75,7 +75,7 @@ FAST = {
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_the_fast_way_is_at_most_one_level_from_lcms(name: str) -> None:
+def test_the_fast_conversion_differs_by_at_most_one_level_from_lcms(name: str) -> None:
     icc = FAST[name]
     assert matrix_shaper(icc) is not None
     converted = finish(PIXELS, icc, "rgb")
@@ -109,7 +109,7 @@ def test_broken_curves_are_left_to_lcms(tag: bytes) -> None:
     [
         (adobe(curve(2.2), A2B0=lut()), True),
         (adobe(curve(2.2), A2B1=lut()), True),
-        (adobe(parametric(4, 2.2, 0.9, 0.0, 0.0, 0.0, 0.1, 0.0)), True),  # a black that is to be compensated
+        (adobe(parametric(4, 2.2, 0.9, 0.0, 0.0, 0.0, 0.1, 0.0)), True),  # a black that needs compensation
         (SRGB, False),
         (GRAY_LINEAR, False),
         (black_only_profile(), False),
@@ -123,7 +123,7 @@ def test_other_profiles_are_left_to_lcms(icc: bytes, changes: bool) -> None:
     assert np.array_equal(finish(PIXELS, icc, "rgb"), PIXELS) is not changes
 
 
-def test_of_two_tags_with_a_name_the_first_counts_as_in_lcms() -> None:
+def test_the_first_of_two_tags_with_a_name_counts_as_in_lcms() -> None:
     icc = bytearray(adobe(curve(1.0), zTRC=curve(3.0)))
     at = icc.index(b"zTRC")
     icc[at : at + 4] = b"gTRC"
@@ -131,7 +131,7 @@ def test_of_two_tags_with_a_name_the_first_counts_as_in_lcms() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 70_000), (70_000, 1), (3, 20_001), (700, 500)])
-def test_pixels_of_any_shape(shape: tuple[int, int]) -> None:
+def test_pixels_may_have_any_shape(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
     pixels.setflags(write=False)
     assert difference(finish(pixels, SWAPPED, "rgb"), by_lcms(pixels, SWAPPED)) <= 1

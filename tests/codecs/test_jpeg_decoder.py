@@ -1,4 +1,4 @@
-"""_jpeg_decoder.c: what it accepts has the pixels that libjpeg-turbo gives, and it accepts what is ordinary."""
+"""_jpeg_decoder.c: it accepts ordinary files, and returns the pixels of libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAIN = encoded(PIXELS)
 
 
 def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
-    """Whether libjpeg repeats chroma instead of interpolating it, or could take another scale."""
+    """Return True if libjpeg repeats chroma instead of interpolating it, or could choose another scale."""
     halved = sampling == "4:2:2" or (sampling == "4:2:0" and scale == 1)
     return (halved and scale < 8 and -(-width // scale) <= 4) or (scale > 1 and width <= 8)
 
@@ -58,7 +58,7 @@ def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
     scale=st.sampled_from([1, 2, 4, 8]),
     avx2=st.booleans(),
 )
-def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives(
+def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_of_libjpeg_turbo(
     draw: st.DataObject,
     height: int,
     width: int,
@@ -90,7 +90,7 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_that_libjpeg_turbo_gives
 @pytest.mark.parametrize("scale", [2, 4, 8])
 @pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
 @pytest.mark.parametrize("at", ["in the middle", "at the end"])
-def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
+def test_a_reduced_decode_detects_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
     data = bytearray(encoded(noisy_image(64, 96, seed=3), "4:4:4"))
     damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
     data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
@@ -102,7 +102,7 @@ def test_a_reduced_decode_notices_damage_that_it_could_skip(scale: int, avx2: bo
 
 @compiled
 @pytest.mark.parametrize("width", [256, 272], ids=["rows of whole tiles", "tiles across rows"])
-def test_damage_in_another_tile_is_no_concern_of_a_box(width: int) -> None:
+def test_damage_in_another_tile_does_not_affect_a_box(width: int) -> None:
     data = bytearray(tiled(64, width))
     whole = simplejpeg.decode_jpeg(bytes(data))
     data[-30:-28] = b"\xff\xd0"  # in the last tile
@@ -148,15 +148,15 @@ NOT_ORDINARY = {
 
 @compiled
 @pytest.mark.parametrize("name", NOT_ORDINARY)
-def test_what_is_out_of_the_ordinary_is_left_to_libjpeg_turbo(name: str) -> None:
+def test_unusual_jpegs_are_left_to_libjpeg_turbo(name: str) -> None:
     assert jpeg_decoder.decode(NOT_ORDINARY[name], "RGB", (40, 60)) is None
 
 
 @compiled
-def test_a_side_longer_than_libjpegs_is_left_to_it() -> None:
+def test_a_side_longer_than_libjpegs_limit_is_left_to_it() -> None:
     data = encoded(np.zeros((8, 65_500, 3), np.uint8), "grey")
     assert jpeg_decoder.decode(data, "GRAY", (8, 65_500)) is not None
-    longer = data.replace(b"\0\x08\xff\xdc", b"\0\x08\xff\xe0")  # as many blocks
+    longer = data.replace(b"\0\x08\xff\xdc", b"\0\x08\xff\xe0")  # the same number of blocks
     assert longer != data and jpeg_decoder.decode(longer, "GRAY", (8, 65_504)) is None
 
 
@@ -175,7 +175,7 @@ def test_a_box_outside_the_image_or_another_scale_raises(box: tuple[int, int, in
 
 
 @compiled
-def test_a_result_lies_in_the_buffer_and_nothing_is_written_behind_it() -> None:
+def test_a_result_is_written_into_the_buffer_and_not_behind_it() -> None:
     data = encoded(noisy_image(33, 47, seed=4))
     for mode, channels in zip(MODES, (1, 3, 4), strict=True):
         nbytes = 33 * 47 * channels
@@ -205,7 +205,7 @@ def test_rows_for_a_resize_of_another_image_are_refused(shape: tuple[int, int], 
 
 
 @compiled
-def test_threads_with_different_tables_do_not_disturb_each_other() -> None:
+def test_threads_with_different_tables_do_not_interfere() -> None:
     values = [encoded(noisy_image(90, 120, seed), quality=60 + seed, optimize=True) for seed in range(8)]
     expected = [simplejpeg.decode_jpeg(value) for value in values]
 
@@ -222,9 +222,7 @@ STRAY = PLAIN[:-2] + b"stray bytes\xff\xd9"
 
 
 @pytest.mark.parametrize(("data", "is_accepted"), [(STRAY, True), (STRAY[:-2], False)], ids=["stray bytes", "no end"])
-def test_what_libjpeg_warns_of_is_an_error_unless_it_may_be_there_and_the_jpeg_ends_well(
-    data: bytes, is_accepted: bool
-) -> None:
+def test_warnings_of_libjpeg_are_errors_unless_harmless(data: bytes, is_accepted: bool) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         jpeg_decoder.decode_whole(data, "RGB", (40, 60), max_pixels=10**6)
     with contextlib.nullcontext() if is_accepted else pytest.raises(ValueError, match=r"\w"):
@@ -244,7 +242,7 @@ def test_the_pixels_of_all_scans_count_against_the_limit() -> None:
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
 @pytest.mark.parametrize("shape", [(9, 1), (1, 9), (61, 90)], ids=str)
-def test_what_falls_back_to_libjpeg_has_the_same_pixels(
+def test_the_fallback_to_libjpeg_has_the_same_pixels(
     mode: Mode, scale: int, sampling: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(noisy_image(*shape), sampling)
@@ -259,7 +257,7 @@ def test_what_falls_back_to_libjpeg_has_the_same_pixels(
 @compiled
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=40), st.lists(st.binary(max_size=12), min_size=1, max_size=9), st.booleans())
-@example(b"\0", [b""] * 24, True)  # the markers three times over
+@example(b"\0", [b""] * 24, True)  # the markers three times
 def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, parts: list[bytes], sound: bool) -> None:
     tiles = [part.replace(b"\xff", b"\xff\0") if sound else part for part in parts]
     markers = [bytes((0xFF, 0xD0 + i % 8)) for i in range(len(tiles) - 1)] + [b"\xff\xd9"]
@@ -276,7 +274,7 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
 @pytest.mark.parametrize(
     ("data", "tiles", "reason"),
     [
-        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, "a byte behind the end"),
+        (b"\xff\xd0\xff\xd1\xff\xd9\0", 3, "a byte after the end"),
         (b"\xff\xd0\xff\xd2\xff\xd9", 3, "out of order"),
         (b"\xff\xd0\xff\xd1\xff\xd2", 3, "no end"),
         (b"\xff\xd0\xff\xd9", 3, "too few"),
@@ -286,7 +284,7 @@ def test_tiles_are_measured_the_same_without_the_compiled_code(head: bytes, part
         (bytes(65_533) + b"\xff\xd9", 1, None),
     ],
 )
-def test_tiles_that_are_too_long_or_whose_markers_are_not_theirs_have_no_lengths(
+def test_too_long_tiles_or_wrong_markers_have_no_lengths(
     data: bytes, tiles: int, reason: str | None, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
@@ -297,7 +295,7 @@ def test_tiles_that_are_too_long_or_whose_markers_are_not_theirs_have_no_lengths
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "aarch64") or not shutil.which("gcc"), reason="needs gcc, and x86-64 or ARM64"
 )
-def test_where_it_can_be_compiled_it_is() -> None:
+def test_it_is_compiled_where_possible() -> None:
     is_available, off = jpeg_decoder.is_available(), jpeg_decoder.compiled.off
     if off is not None and off.by == "environment":
         pytest.skip(off.reason)
@@ -333,7 +331,7 @@ def test_pixels_are_those_of_libjpeg_turbo(options: dict[str, object], mode: str
         (a_jpeg()[:-500], "JPEG"),
     ],
 )
-def test_what_cannot_be_decoded_is_an_image_error(data: bytes, said: str) -> None:
+def test_bytes_that_cannot_be_decoded_are_an_image_error(data: bytes, said: str) -> None:
     with pytest.raises(ImageError, match=said):
         presize.decode_jpeg(data)
 
@@ -344,6 +342,6 @@ def test_a_size_is_checked_before_memory_is_allocated() -> None:
 
 
 @pytest.mark.parametrize("box", [(0, 0, 62, 10), (-1, 0, 5, 5), (0, 80, 5, 5), (0, 0, 0, 5)])
-def test_a_box_has_to_lie_in_the_image(box: tuple[int, int, int, int]) -> None:
+def test_a_box_must_be_inside_the_image(box: tuple[int, int, int, int]) -> None:
     with pytest.raises(OptionError, match="in 83 x 61 pixels"):
         presize.decode_jpeg(a_jpeg(), box=box)

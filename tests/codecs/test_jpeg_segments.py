@@ -1,4 +1,4 @@
-"""A JPEG's segments: what its header says, and metadata taken out and put in."""
+"""A JPEG's segments: its header, and removal and insertion of metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from processes import run_python
 
 
 def header(*segments: bytes, ids: bytes = b"\1\2\3", sof: int = 0xC0, height: int = 8, width: int = 8) -> bytes:
-    """A JPEG up to its first scan."""
+    """Return a JPEG up to its first scan."""
     frame = struct.pack(">BHHB", 8, height, width, len(ids)) + b"".join(bytes((i, 0x11, 0)) for i in ids)
     return b"\xff\xd8" + b"".join(segments) + segment(sof, frame) + segment(0xDA, b"\1\1\0\0\x3f\0")
 
@@ -133,7 +133,7 @@ HEADERS = {
     ("field", "data", "expected"),
     [pytest.param(field, *row[:2], id=f"{field}: {row[2]}") for field, rows in HEADERS.items() for row in rows],
 )
-def test_a_header_is_read_by_the_rules_of_libjpeg_and_of_the_formats_within_it(
+def test_a_header_is_read_by_the_rules_of_libjpeg_and_of_its_inner_formats(
     field: str, data: bytes, expected: object
 ) -> None:
     assert getattr(jpeg_segments.parse(data), field) == expected
@@ -183,7 +183,7 @@ ALONE = [bytes((0xFF, marker)) for marker in (0x01, *range(0xD0, 0xD8))]
     ],
     ids=bytes.hex,
 )  # fmt: skip
-def test_what_is_no_segment_before_a_scan_is_passed_over(between: bytes) -> None:
+def test_bytes_that_are_not_a_segment_before_a_scan_are_skipped(between: bytes) -> None:
     data = header(JFIF, between, segment(0xFE, b"hi"), between, between)
     found = list(jpeg_segments.segments(data))
     assert [marker for marker, _, _ in found] == [0xE0, 0xFE, 0xC0, 0xDA]
@@ -198,8 +198,8 @@ WITH_LENGTH = sorted({*range(0x02, 0xFF)} - {*FRAMES, *range(0xD0, 0xDB)})
 
 
 @pytest.mark.parametrize("marker", WITH_LENGTH, ids=hex)
-def test_any_other_segment_before_a_scan_is_passed_over_by_its_length(marker: int) -> None:
-    hidden = segment(0xC0, b"not a frame")  # which is found only if the length is not heeded
+def test_any_other_segment_before_a_scan_is_skipped_by_its_length(marker: int) -> None:
+    hidden = segment(0xC0, b"not a frame")  # found only if the length is ignored
     data = header(segment(marker, hidden))
     assert [found for found, _, _ in jpeg_segments.segments(data)] == [marker, 0xC0, 0xDA]
     assert jpeg_segments.parse(data).height == 8
@@ -232,7 +232,7 @@ def test_orientation_is_read_and_reset_in_both_byte_orders_and_widths(
         (b"XX" + exif()[2:], "no byte order"),
         (exif(value=0), "below the range"),
         (exif(value=9), "above the range"),
-        (exif(kind=7), "a type that has no order"),
+        (exif(kind=7), "a type without byte order"),
         (exif(count=2), "two orientations"),
         (exif(tag=0x0113), "another tag"),
     ],
@@ -256,7 +256,7 @@ def test_the_quality_is_read_from_the_tables(pixels: np.ndarray) -> None:
     assert found == list(QUALITIES)
 
 
-def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
+def test_the_quality_of_any_table_is_the_nearest_one_and_the_lower_of_two() -> None:
     grey = {quality: saved(Image.new("L", (8, 8)), "JPEG", quality=quality) for quality in QUALITIES}
     sums = {quality: sum(opened(data).quantization[0]) for quality, data in grey.items()}  # type: ignore[attr-defined]
     for value in (0, 2, 12, 100, 255, 256, 259, 300, 511, 1000, 65535):
@@ -266,11 +266,11 @@ def test_the_quality_of_any_table_is_the_nearest_and_of_two_the_lower() -> None:
             assert jpeg_segments.parse(header(segment(0xDB, table(0, values)))).quality == nearest, values
 
 
-# Headers that are known from another image of the same encoder
+# Headers that another image of the same encoder has made known
 
 
 def parsed(data: bytes, anew: bool) -> object:
-    """The header, or the reason that there is none; `anew`: as if no other image had been read before."""
+    """Return the header, or the reason why there is none; `anew` ignores images that were read before."""
     try:
         return jpeg_segments.parse_afresh(data) if anew else (jpeg_segments.parse(data), jpeg_segments.parse(data))[1]
     except ImageError as error:
@@ -289,7 +289,7 @@ def test_a_damaged_header_is_read_the_same_whether_or_not_another_is_known(data:
     assert parsed(bytes(damaged), anew=False) == parsed(bytes(damaged), anew=True)
 
 
-def test_markers_within_metadata_do_not_pass_for_a_frame_or_a_scan() -> None:
+def test_markers_within_metadata_are_not_taken_for_a_frame_or_a_scan() -> None:
     within = segment(0xE1, b"Exif\0\0" + header(height=3, width=5))
     assert jpeg_segments.parse(header(within, height=70, width=90))[:2] == (70, 90)
     assert jpeg_segments.parse(header(within, height=71, width=91))[:2] == (71, 91)
@@ -321,7 +321,7 @@ WHOLE = [
 
 @settings(max_examples=examples(130), deadline=None)
 @given(st.sampled_from(WHOLE).flatmap(damaged), st.binary(max_size=100))
-def test_any_bytes_give_a_result_or_an_image_error(damaged: bytes, rest: bytes) -> None:
+def test_any_bytes_yield_a_result_or_an_image_error(damaged: bytes, rest: bytes) -> None:
     data = damaged + rest
     assert orientation_of(with_orientation_reset(data)) == 1
     assert 1 <= orientation_of(data) <= 8
@@ -333,7 +333,7 @@ def test_any_bytes_give_a_result_or_an_image_error(damaged: bytes, rest: bytes) 
 
 
 def vertical_411() -> bytes:
-    """A JPEG of 4:4:1, 32 pixels high and 8 wide, whose one MCU was that of 16 x 16 pixels of 4:2:0."""
+    """Return a JPEG of 4:4:1, 32 pixels high and 8 wide, converted from one MCU of 16×16 pixels of 4:2:0."""
     square = np.ascontiguousarray(PHOTO[:16, :16])
     data = simplejpeg.encode_jpeg(square, colorsubsampling="420")
     frame = struct.pack(">HHBBB", 16, 16, 3, 1, 0x22)
@@ -341,7 +341,7 @@ def vertical_411() -> bytes:
     return data.replace(frame, struct.pack(">HHBBB", 32, 8, 3, 1, 0x14))
 
 
-def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_has_no_name_for() -> None:
+def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_cannot_name() -> None:
     with pytest.raises(KeyError):
         simplejpeg.decode_jpeg_header(vertical_411())
     assert jpeg_segments.coded_size(vertical_411()) == (32, 8, False)
@@ -368,7 +368,7 @@ def test_one_scan_or_pixel_too_many_is_refused(scans: int, pixels: int, max_pixe
     data = header() + b"\xff\xda" * (scans - 1)
     if passes:
         jpeg_segments.check_scans(data, pixels, max_pixels)
-        jpeg_segments.check_scans(b"\xff\xda" * scans, pixels, max_pixels)  # whatever else the bytes are
+        jpeg_segments.check_scans(b"\xff\xda" * scans, pixels, max_pixels)  # for any other bytes
         return
     with pytest.raises(ImageError) as caught:
         jpeg_segments.check_scans(data, pixels, max_pixels)
@@ -394,4 +394,4 @@ MANY_TABLES = """
 
 
 def test_a_million_segments_do_not_hang_the_parser() -> None:
-    assert run_python(MANY_TABLES).strip().isdigit(), "it took for ever when each table copied all before it"
+    assert run_python(MANY_TABLES).strip().isdigit(), "it must not take quadratic time"

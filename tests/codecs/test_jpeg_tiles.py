@@ -1,4 +1,4 @@
-"""Tile-indexed JPEG: a cut decodes to the pixels of the whole, and nothing that a file says can harm."""
+"""Tile-indexed JPEG: a cut decodes to the pixels of the whole, and no file content can do harm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ whole = lru_cache(maxsize=64)(by_libjpeg)
 
 @contextmanager
 def within_a_megabyte() -> Iterator[None]:
-    """What is done in it takes no more memory at a time."""
+    """Assert that the block allocates at most a megabyte at a time."""
     tracemalloc.start()
     try:
         yield
@@ -38,7 +38,7 @@ def within_a_megabyte() -> Iterator[None]:
 
 
 def check_cut(stored: bytes, box: tuple[int, int, int, int], reference: bytes, scale: int = 1) -> bool:
-    """Whether there is a cut of `stored`, whose pixels must be those of the box in `reference`, both at 1/scale."""
+    """Return True if `stored` has a cut. Its pixels must equal those of the box in `reference`, both at 1/scale."""
     part = cut_jpeg(memoryview(stored), *box)
     if part is None:
         return False
@@ -72,8 +72,8 @@ def test_a_cut_has_the_pixels_of_the_whole(
         assert check_cut(stored, data.draw(boxes(height, width, scale)), stored, scale)
 
 
-def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
-    stored = tiled(128, 256)  # 8 rows of 4 tiles, 16 x 64 pixels each
+def test_a_cut_includes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
+    stored = tiled(128, 256)  # 8 rows of 4 tiles of 16×64 pixels
     shapes = {
         (17, 65, 14, 62): (16, 64, 1, 1),
         (16, 65, 14, 62): (32, 64, 16, 1),
@@ -85,11 +85,11 @@ def test_a_cut_takes_a_neighbour_only_at_an_edge_of_a_tile() -> None:
     for box, expected in shapes.items():
         assert shape_of(stored, box) == expected
     for sampling in ("4:4:4", "grey"):
-        assert shape_of(tiled(128, 256, sampling), (8, 32, 8, 32)) == (8, 32, 0, 0)  # 8 x 32 pixels a tile
+        assert shape_of(tiled(128, 256, sampling), (8, 32, 8, 32)) == (8, 32, 0, 0)  # tiles of 8×32 pixels
 
 
 def shape_of(stored: bytes, box: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """(height, width) of a cut, and where in it the box begins."""
+    """Return (height, width) of a cut, and the position of the box in it."""
     part = cut_jpeg(stored, *box)
     assert part is not None
     return *by_libjpeg(part.data).shape[:2], part.top, part.left
@@ -113,18 +113,18 @@ def test_a_cut_across_rows_of_tiles_has_the_width_of_the_image_and_only_the_tile
 
 
 def scan_of(data: bytes | memoryview) -> list[bytes]:
-    """The tiles of a JPEG without their markers."""
+    """Return the tiles of a JPEG without their markers."""
     data = bytes(data)
     return re.split(rb"\xff[^\0]", data[data.index(b"\xff\xda") + 14 :])[:-1]
 
 
 @pytest.mark.parametrize("width", [128, 112], ids=["rows of whole tiles", "tiles across rows"])
-def test_damage_beside_the_tiles_of_a_box_is_no_concern_of_its_cut(width: int) -> None:
+def test_damage_outside_the_tiles_of_a_box_does_not_affect_its_cut(width: int) -> None:
     stored = tiled(112, width)
     cut_out = set()
     for number, tile in enumerate(tiles := scan_of(stored)):
         at = stored.index(tile) + len(tile) // 2
-        with suppress(ValueError, AssertionError):  # an error of the decoder, or other pixels
+        with suppress(ValueError, AssertionError):  # an error of the decoder, or different pixels
             assert check_cut(with_bytes(stored, at, b"\xff\0\xff\0"), (20, 20, 60, 40), stored)
             cut_out.add(number)
     columns = width // 16
@@ -132,7 +132,7 @@ def test_damage_beside_the_tiles_of_a_box_is_no_concern_of_its_cut(width: int) -
     assert cut_out == set(range(len(tiles))) - needed
 
 
-def test_a_tile_across_rows_needs_codes_for_the_blank_ones_beside_it() -> None:
+def test_a_tile_across_rows_needs_codes_for_blank_tiles() -> None:
     sound = plain(64, 112)
     for table in (b"\xff\xc4\0\x1f\0", b"\xff\xc4\0\xb5\x10", b"\xff\xc4\0\x1f\1", b"\xff\xc4\0\xb5\x11"):
         at = sound.index(table) + 21
@@ -142,7 +142,7 @@ def test_a_tile_across_rows_needs_codes_for_the_blank_ones_beside_it() -> None:
         assert with_index(without) is without
 
 
-def test_a_box_that_needs_every_tile_gets_the_very_same_bytes() -> None:
+def test_a_box_that_needs_every_tile_gets_the_same_bytes() -> None:
     stored = tiled(64, 80)
     assert cut_jpeg(stored, 0, 0, 64, 80) == (stored, 0, 0)
     part = cut_jpeg(stored, 2, 3, 60, 70)
@@ -158,7 +158,7 @@ def test_a_box_outside_the_image_has_no_cut(box: tuple[int, int, int, int]) -> N
 
 
 @given(mcus=st.integers(1, 8192))
-def test_the_interval_divides_a_row_if_it_can_and_is_the_nearest_to_4_and_of_two_the_larger(mcus: int) -> None:
+def test_the_interval_divides_a_row_if_possible_and_is_nearest_to_4_or_the_larger_of_two(mcus: int) -> None:
     k = restart_interval(mcus)
     assert 2 <= k <= 5 or mcus == k == 1
     assert mcus % k == 0 or (k == 4 and all(mcus % other for other in (2, 3, 5)))
@@ -166,7 +166,7 @@ def test_the_interval_divides_a_row_if_it_can_and_is_the_nearest_to_4_and_of_two
 
 
 SCAN = b"\3\1\0\2\x11\3\x11"
-"""How the header of a scan of three components begins: their number, then of each its id and its tables."""
+"""Start of the header of a scan of three components: their number, then the id and tables of each."""
 PHOTO = Image.fromarray(noisy_image(64, 80))
 SOUND = plain(64, 80)
 WITHOUT_INDEX = {
@@ -194,7 +194,7 @@ WITHOUT_INDEX = {
 
 
 @pytest.mark.parametrize("name", WITHOUT_INDEX)
-def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
+def test_jpegs_that_cannot_be_cut_stay_unchanged(name: str) -> None:
     assert SOUND.count(SCAN) == 1
     assert with_index(WITHOUT_INDEX[name]) is WITHOUT_INDEX[name]
 
@@ -224,7 +224,7 @@ def test_more_tiles_than_a_segment_can_list_mean_no_index(rows: int, mcus: int, 
 
 
 @pytest.mark.parametrize(("height", "width"), [(0, 96), (64, 0)])
-def test_an_image_of_no_pixels_has_no_index(height: int, width: int) -> None:
+def test_an_image_without_pixels_has_no_index(height: int, width: int) -> None:
     sound = plain(64, 96)
     header = with_bytes(
         sound[: sound.find(b"\xff\xda") + 14], sound.find(b"\xff\xc0") + 5, struct.pack(">HH", height, width)
@@ -234,7 +234,7 @@ def test_an_image_of_no_pixels_has_no_index(height: int, width: int) -> None:
     assert with_index(data) is data
 
 
-def test_the_index_is_what_the_format_page_says() -> None:
+def test_the_index_matches_the_format_page() -> None:
     before, stored = plain(64, 128), tiled(64, 128)
     sos = before.find(b"\xff\xda")
     assert stored[:sos] == before[:sos]
@@ -249,7 +249,7 @@ def test_the_index_is_what_the_format_page_says() -> None:
 
 
 @pytest.mark.parametrize("sampling", ORDINARY)
-def test_other_decoders_read_what_is_stored(sampling: str) -> None:
+def test_other_decoders_read_stored_jpegs(sampling: str) -> None:
     before, stored = plain(100, 170, sampling), tiled(100, 170, sampling)
     for data in (before, stored):
         assert jpeg_segments.parse(data).process == "baseline"
@@ -271,14 +271,14 @@ def _opencv(data: bytes | memoryview) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sampling", ["4:2:0", "grey"])
-def test_an_index_lives_beside_metadata(sampling: str) -> None:
+def test_an_index_coexists_with_metadata(sampling: str) -> None:
     exif = b"II*\0\x08\0\0\0" + bytes(5000)
     stored = jpeg_metadata.with_metadata(tiled(64, 80, sampling), exif, comment=b"presize")
     assert check_cut(stored, (20, 20, 10, 10), stored)
     assert jpeg_metadata.strip(stored) == jpeg_metadata.strip(plain(64, 80, sampling))
 
 
-def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> None:
+def test_metadata_that_looks_like_an_index_only_prevents_cuts() -> None:
     stored = jpeg_metadata.with_metadata(tiled(64, 80), comment=tiled(16, 16))
     assert cut_jpeg(stored, 20, 20, 10, 10) is None
     looks, names = (jpeg_metadata.with_metadata(plain(64, 80), comment=text) for text in (b"presize\0", b"presize"))
@@ -288,18 +288,19 @@ def test_metadata_that_looks_like_an_index_costs_the_cut_and_nothing_else() -> N
 
 HOSTILE = tiled(64, 96)
 ACROSS = tiled(64, 112)
-"""28 MCUs in tiles of 4, which reach across rows of 7."""
+"""28 MCUs in tiles of 4 that cross rows of 7."""
 of_either = pytest.mark.parametrize("stored", [HOSTILE, ACROSS], ids=["rows of whole tiles", "tiles across rows"])
 INDEX = HOSTILE.find(b"presize\0") - 4
 SCAN_BEGIN = HOSTILE.find(b"\xff\xda") + 14
 
 
 EMPTY_CODES = bytes((*[1] * 15, 2, *[1] * 16, 0))
-"""A table in which the last code, of 16 ones, is that of symbol 0."""
+"""A table whose last code, of 16 ones, is the one of symbol 0."""
 
 
 def of_empty_tiles(side: int) -> bytes:
-    """An image on paper, grey, whose tiles are a marker each, one MCU narrower than it is."""
+    """Return a grey JPEG that declares `side` pixels a side, whose tiles, one MCU narrower than it, are only
+    markers."""
     columns = -(-side // 8)
     interval = columns - 1
     tiles = -(-columns * columns // interval)
@@ -318,15 +319,15 @@ def of_empty_tiles(side: int) -> bytes:
     )
 
 
-def test_blank_tiles_that_are_longer_than_all_of_an_image_mean_no_cut() -> None:
+def test_blank_tiles_longer_than_a_whole_image_mean_no_cut() -> None:
     value = of_empty_tiles(side=8000)
     with within_a_megabyte():
         assert cut_jpeg(value, 4000, 4000, 8, 8) is None
 
 
 def check_harmless(data: bytes, box: tuple[int, int, int, int]) -> None:
-    """Cut without an exception and within the value, to a JPEG or to None."""
-    # Memory of its own, with guards that a read past its ends would bring to light.
+    """Cut without an exception and without reading outside of the value, to a JPEG or to None."""
+    # A separate buffer with guards reveals reads past its ends.
     part = cut_jpeg(memoryview(b"\xff\xd9" * 40 + data + b"\xff\xd9" * 40)[80:-80], *box)
     assert part == cut_jpeg(data, *box)
     if part is not None:
@@ -378,20 +379,20 @@ def test_metadata_is_not_kept() -> None:
         jpeg_metadata.with_metadata(tiled(64, 80), exif=b"II*\0\x08\0\0\0" + bytes((number,)) * 60_000)
         for number in range(20)
     ]
-    with within_a_megabyte():  # twenty of them have more
+    with within_a_megabyte():  # twenty of them are larger
         assert all(cut_jpeg(value, 0, 0, 8, 8) is not None for value in values)
 
 
-def test_a_huge_image_on_paper_takes_no_memory() -> None:
+def test_a_huge_declared_image_takes_no_memory() -> None:
     huge = with_bytes(HOSTILE, HOSTILE.find(b"\xff\xc0") + 5, b"\xff" * 4)
-    value = with_bytes(huge, huge.find(b"\xff\xdd") + 4, b"\0\2")  # which would make 16 million tiles
+    value = with_bytes(huge, huge.find(b"\xff\xdd") + 4, b"\0\2")  # would make 16 million tiles
     with within_a_megabyte():
         assert cut_jpeg(value, 0, 0, 8, 8) is None
 
 
 @settings(deadline=None, max_examples=examples(30))
 @given(damaged(plain(64, 96), within=2000))
-def test_an_index_is_made_for_whatever_bytes_or_not_at_all(data: bytes) -> None:
+def test_an_index_is_made_for_any_bytes_or_not_at_all(data: bytes) -> None:
     stored = with_index(data)
     assert stored is data or cut_jpeg(stored, 0, 0, 1, 1) is not None
 
@@ -400,7 +401,7 @@ def test_an_index_is_made_for_whatever_bytes_or_not_at_all(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("tile", "is_cut"), [(1, True), (2, True), (3, False), (4, False), (5, True)])
-def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(tile: int, is_cut: bool) -> None:
+def test_an_index_must_be_right_for_the_tiles_of_a_box(tile: int, is_cut: bool) -> None:
     lengths = list(struct.unpack_from(">8H", HOSTILE, INDEX + 13))
     lengths[tile] += 1
     lengths[tile + 1] -= 1
@@ -408,7 +409,7 @@ def test_an_index_must_be_right_where_the_tiles_begin_and_end_that_a_box_needs(t
     assert check_cut(changed, (34, 2, 10, 40), HOSTILE) == is_cut  # in tile 4 of 0 to 7
 
 
-def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
+def test_an_index_across_rows_may_be_wrong_outside_the_tiles_of_a_box() -> None:
     stored = tiled(112, 112)
     lengths = stored.index(b"presize\0\1") + 9
     first, second = struct.unpack_from(">2H", stored, lengths)
@@ -417,7 +418,7 @@ def test_an_index_across_rows_may_be_wrong_where_no_tile_of_a_box_is() -> None:
     assert cut_jpeg(changed, 1, 33, 14, 14) is None
 
 
-def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
+def test_blank_tiles_use_the_codes_of_symbol_0_of_any_length() -> None:
     value = of_empty_tiles(side=800)
     scan = value.index(b"\xff\xda")
     header = value[: value.index(b"\xff\xe9")] + value[scan : scan + 10]
@@ -429,7 +430,7 @@ def test_blank_tiles_are_of_the_codes_of_symbol_0_however_long() -> None:
 
 
 def with_payload(data: bytes, marker: int, payload: bytes) -> bytes:
-    """`data` with another payload in the first segment of this marker."""
+    """Return `data` with another payload in the first segment of this marker."""
     begin = data.index(bytes((0xFF, marker)))
     end = begin + 2 + int.from_bytes(data[begin + 2 : begin + 4], "big")
     return data[:begin] + segment(marker, payload) + data[end:]
@@ -471,13 +472,14 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("name", DOUBTFUL)
-def test_an_index_or_a_header_that_makes_no_sense_of_the_tiles_means_no_cut(name: str) -> None:
+def test_an_index_or_a_header_that_contradicts_the_tiles_means_no_cut(name: str) -> None:
     assert cut_jpeg(HOSTILE, 0, 0, 8, 8) is not None
     assert cut_jpeg(DOUBTFUL[name], 0, 0, 8, 8) is None
 
 
 HARMLESS = {0xC4, 0xDB, *range(0xE0, 0xF0), 0xFE}
-"""What may stand in the header of a JPEG that is cut, beside its frame and its interval: tables, APPn and comments."""
+"""Permitted segments in the header of a JPEG that is cut, in addition to its frame and interval: tables, APPn and
+comments."""
 
 
 @pytest.mark.parametrize("marker", sorted({*range(0xC0, 0xFF)} - {*range(0xD0, 0xDB)}), ids=hex)

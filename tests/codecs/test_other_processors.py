@@ -1,4 +1,5 @@
-"""The C on ARM64, cross-compiled and emulated: the pixels that libjpeg-turbo and Pillow give here."""
+"""The C code on ARM64, cross-compiled and emulated: the pixels equal those of libjpeg-turbo and Pillow on this
+machine."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.slow, emulated, compiled]
 
 
 def compiled_program(name: str, sources: list[str], folder: Path) -> Path:
-    """A program for ARM64."""
+    """Compile a program for ARM64."""
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-static", "-ffp-contract=off"]
     main = ROOT / "tests" / "codecs" / f"{name}.c"
     subprocess.run([COMPILER, *flags, main, *sources, "-lm", "-o", folder / name], check=True)
@@ -51,8 +52,8 @@ def resize_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(data: bytes, channels: int, scale: int, shape: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
-    """What decode_records.c reads: the input, whether the decoder takes it here, libjpeg-turbo's pixels, and what the
-    scan becomes in tiles of three MCUs."""
+    """Return a record for decode_records.c: the input, whether the decoder accepts it here, libjpeg-turbo's pixels, and
+    the scan in tiles of three MCUs."""
     top, left, height, width = box
     out = np.empty((height, width, channels), np.uint8)
     decoder: Any = jpeg_decoder.compiled.trusted()
@@ -66,7 +67,7 @@ def record(data: bytes, channels: int, scale: int, shape: tuple[int, int], box: 
 
 
 def records_of(data: bytes, choice: random.Random) -> list[bytes]:
-    """The whole image and a box of it, at each scale."""
+    """Return records of the whole image and a box of it, at each scale."""
     height, width = shape = FUZZ["simplejpeg"].decode_jpeg_header(data)[:2]
     found = []
     for scale in (1, 2, 4, 8) if width > 8 else (1,):
@@ -79,7 +80,7 @@ def records_of(data: bytes, choice: random.Random) -> list[bytes]:
 
 
 def check(program: Path, records: list[bytes], folder: Path) -> None:
-    """On an emulated processor, these records have the pixels that they say, and one with another byte has not."""
+    """Assert that an emulated processor yields the pixels of these records, and not those of one with another byte."""
     wrong = records[-1][:-1] + bytes((records[-1][-1] ^ 1,))
     path = folder / "records"
     for tried, said in ((records, f"{len(records)} records"), ([*records[:1], wrong], "record 1: other pixels")):
@@ -89,7 +90,7 @@ def check(program: Path, records: list[bytes], folder: Path) -> None:
 
 
 def resize_record(choice: random.Random) -> bytes:
-    """What resize_records.c reads: a random image, and what the definition makes of it."""
+    """Return a record for resize_records.c: a random image, and its resized form by definition."""
     height, width, to_height, to_width = (choice.randint(2, choice.choice([9, 90])) for _ in range(4))
     channels, filter = choice.choice([1, 2, 3, 4]), choice.choice(get_args(pillow_resize.Filter))
     noise = np.random.default_rng(choice.getrandbits(30))
@@ -100,7 +101,7 @@ def resize_record(choice: random.Random) -> bytes:
     shown = pixels[:, ::-1] if mirrored else pixels
     alpha = channels == 4 and not vertical_first
     result = pillow_model.resize(shown, (to_height, to_width), filter, box, alpha=alpha)
-    if vertical_first:  # whatever the sizes
+    if vertical_first:  # for any sizes
         rows = pillow_model.resize(shown, (to_height, width), filter, (0, top, width, height))
         result = pillow_model.resize(rows, (to_height, to_width), filter, (left, 0, width, to_height))
     number = get_args(pillow_resize.Filter).index(filter)
@@ -110,7 +111,7 @@ def resize_record(choice: random.Random) -> bytes:
 
 @pytest.fixture
 def choice() -> random.Random:
-    """Of other images in each run."""
+    """Return a generator that differs in each run."""
     seed = random.getrandbits(32)
     print(f"seed {seed}")  # noqa: T201
     return random.Random(seed)

@@ -1,4 +1,4 @@
-"""presize's own operations on colours make the bytes of the installed Pillow's."""
+"""presize's operations on colours return the bytes of the installed Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.codecs import pillow_color
 from presize.codecs.pillow_color import OPERATIONS, Name, planes, run
 
 MODULE: Any = pillow_color.compiled.trusted()
-compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_color.c is not compiled here, or off")
+compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_color.c is not compiled, or off")
 
 factors = st.tuples(st.floats(0, 2) | st.floats(-3, 5) | st.sampled_from([0.0, 0.5, 1.0, 1.5]))
 deviations = st.floats(0, 3) | st.floats(0, 90) | st.integers(0, 9)
@@ -39,7 +39,7 @@ ARGUMENTS: dict[Name, st.SearchStrategy[tuple[Any, ...]]] = {
 
 @st.composite
 def images(draw: st.DrawFn) -> npt.NDArray[np.uint8]:
-    """RGB or L: noise, a fifth of it black and a fifth white, or few colours; rows may be apart or mirrored."""
+    """Draw RGB or L: noise, a fifth of it black and a fifth white, or few colours; rows may be padded or mirrored."""
     height, width = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     shape = (height + 2, width + 3, *draw(st.sampled_from([(), (3,), (3,)])))
     pixels = np.random.default_rng(draw(st.integers(0, 99))).integers(-64, 320, shape).clip(0, 255).astype(np.uint8)
@@ -58,7 +58,7 @@ def plain_c() -> Any:
 @pytest.mark.parametrize("name", get_args(Name))
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_an_operation_makes_the_bytes_of_pillow(name: Name, data: st.DataObject) -> None:
+def test_an_operation_returns_the_bytes_of_pillow(name: Name, data: st.DataObject) -> None:
     pixels, arguments = data.draw(images()), data.draw(ARGUMENTS[name])
     made = run(name, pixels, *arguments)
     expected = np.asarray(OPERATIONS[name].pillows(Image.fromarray(pixels), *arguments))
@@ -80,7 +80,7 @@ def test_without_avx2_the_bytes_are_the_same(name: Name) -> None:
 
 @compiled
 @pytest.mark.slow
-def test_every_colour_of_a_hue_is_pillows() -> None:
+def test_every_colour_of_a_hue_equals_pillows() -> None:
     every = np.arange(1 << 24, dtype=np.uint32).reshape(4096, 4096)
     pixels = np.stack([every >> 16, every >> 8 & 255, every & 255], axis=-1).astype(np.uint8)
     for shift in (0, 1, 37, 128, 230):
@@ -104,7 +104,7 @@ def test_every_colour_of_a_hue_is_pillows() -> None:
         ("affine", ((4000, 5), (7, 0, 0, 0, 1, 0), 0)),
     ],
 )
-def test_numbers_that_only_pillow_takes_or_refuses_give_none(name: Name, arguments: tuple[Any, ...]) -> None:
+def test_numbers_that_only_pillow_accepts_or_refuses_return_none(name: Name, arguments: tuple[Any, ...]) -> None:
     assert run(name, np.zeros((9, 9, 3), np.uint8), *arguments) is None
 
 
@@ -134,7 +134,7 @@ def test_the_c_refuses_arrays_of_other_sizes(call: Any) -> None:
 
 @compiled
 @pytest.mark.parametrize("shape", [(13, 7, 3), (13, 7)])
-def test_planes_hold_what_the_tables_say(shape: tuple[int, ...]) -> None:
+def test_planes_hold_the_values_of_the_tables(shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)[:, ::-1]
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     tables = np.random.default_rng(1).normal(size=(channels, 256)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""presize's own resize makes the bytes of Pillow's, on every processor, and touches no others."""
+"""presize's resize returns the bytes of Pillow's on every processor, and accesses no other memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEVELS = range(0 if MODULE is None else MODULE.level() + 1)
 """Plain C, AVX2, AVX-512."""
 _NO_ACCESS = 0
 
-compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled here, or off")
+compiled = pytest.mark.skipif(MODULE is None, reason="_pillow_resize.c is not compiled, or off")
 
 
 class Job(NamedTuple):
@@ -65,7 +65,7 @@ jobs = st.builds(Job, shapes, st.sampled_from([(), (1,), (2,), (3,), (3,), (4,)]
 
 @st.composite
 def boxes(draw: st.DrawFn, height: int, width: int) -> Box | None:
-    """None, or a part of an image, of whole pixels or not."""
+    """Draw None, or a part of an image, with or without fractions of pixels."""
     if draw(st.booleans()):
         return None
     ends = []
@@ -77,7 +77,7 @@ def boxes(draw: st.DrawFn, height: int, width: int) -> Box | None:
 
 
 def noise(shape: tuple[int, ...], seed: int) -> Pixels:
-    """A fifth is black and a fifth white: sums are largest and smallest there."""
+    """Return noise, a fifth of it black and a fifth white, for extreme sums."""
     return np.random.default_rng(seed).integers(-64, 320, shape).clip(0, 255).astype(np.uint8)
 
 
@@ -88,13 +88,13 @@ VIEWS: dict[str, Callable[[Pixels], Pixels]] = {
     "turned around": lambda pixels: pixels[-2:2:-1, -3:4:-1],
     "every second row": lambda pixels: pixels[::2],
 }
-"""How the pixels of an image may lie in memory."""
+"""Memory layouts of the pixels of an image."""
 
 
 @compiled
 @settings(max_examples=examples(250), deadline=None)
 @given(st.data(), jobs, st.booleans(), st.booleans())
-def test_every_level_makes_the_bytes_of_the_definition(
+def test_every_level_returns_the_bytes_of_the_definition(
     data: st.DataObject, job: Job, vertical_first: bool, flip: bool
 ) -> None:
     (height, width), channels, size, filter = job
@@ -116,7 +116,7 @@ def check_levels(expected: Pixels, *resized: Any, flip: bool, **how: Any) -> Non
 @compiled
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), jobs, st.booleans(), st.booleans())
-def test_a_part_of_an_image_makes_the_same_part_of_the_result(
+def test_a_part_of_an_image_yields_the_same_part_of_the_result(
     data: st.DataObject, job: Job, vertical_first: bool, flip: bool
 ) -> None:
     shape, channels, (to_height, to_width), filter = job
@@ -133,12 +133,12 @@ def test_a_part_of_an_image_makes_the_same_part_of_the_result(
 
 
 def parts(side: int) -> st.SearchStrategy[tuple[int, int]]:
-    """Where a part of a side begins, and how long it is."""
+    """Draw the start and length of a part of a side."""
     return st.integers(0, side - 1).flatmap(lambda begin: st.tuples(st.just(begin), st.integers(1, side - begin)))
 
 
 def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) -> tuple[int, int]:
-    """Which inputs a part of the outputs takes."""
+    """Return the inputs that a part of the outputs needs."""
     if inputs == outputs:
         return begin, begin + count
     step = inputs / outputs
@@ -149,7 +149,7 @@ def needed(inputs: int, outputs: int, begin: int, count: int, filter: Filter) ->
 @compiled
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), jobs, st.integers(1, 31), st.lists(shapes, max_size=2))
-def test_rows_that_come_one_after_the_other_make_the_bytes_of_the_whole_image(
+def test_rows_given_one_after_the_other_yield_the_bytes_of_the_whole_image(
     data: st.DataObject, job: Job, rows: int, more: list[tuple[int, int]]
 ) -> None:
     (height, width), channels, size, filter = job
@@ -180,7 +180,7 @@ def test_a_sink_of_the_rows_of_another_image_is_refused(shape: tuple[int, ...]) 
 
 
 @compiled
-def test_a_part_without_the_pixels_that_it_takes_is_refused() -> None:
+def test_a_part_without_the_pixels_that_it_needs_is_refused() -> None:
     pixels = noise((20, 30, 3), 0)
     for start in ((0, 0), (5, 0), (0, 5)):
         whole = Whole((40, 60), start, (20, 30), (0, 0))
@@ -209,10 +209,12 @@ def by_pillow(pixels: Pixels, size: tuple[int, int], filter: Filter, box: Box | 
 
 
 @compiled
-@pytest.mark.skipif(installed_order() == "another", reason="another library is installed in the place of Pillow")
+@pytest.mark.skipif(installed_order() == "another", reason="another library is installed instead of Pillow")
 @settings(max_examples=examples(400), deadline=None)
 @given(st.data(), jobs, st.sampled_from(list(MODES)))
-def test_the_bytes_are_those_of_the_installed_pillow(data: st.DataObject, job: Job, channels: tuple[int, ...]) -> None:
+def test_the_bytes_equal_those_of_the_installed_pillow(
+    data: st.DataObject, job: Job, channels: tuple[int, ...]
+) -> None:
     (height, width), _, size, filter = job
     pixels, box = noise((height, width, *channels), width), data.draw(boxes(height, width))
     found = resize_as_installed(pixels, size, filter, box)
@@ -227,10 +229,10 @@ def test_the_bytes_are_those_of_the_installed_pillow(data: st.DataObject, job: J
 @pytest.mark.parametrize("shape", [(1, 1, 3), (5, 3, 1), (40, 2, 4), (1, 300, 3), (224, 224, 3), (50, 460, 2)])
 @pytest.mark.parametrize("size", [(230, 231), (20, 17)])
 @pytest.mark.parametrize("vertical_first", [False, True])
-def test_no_byte_beside_an_image_is_read(
+def test_no_byte_outside_an_image_is_read(
     shape: tuple[int, ...], size: tuple[int, int], vertical_first: bool, level: int
 ) -> None:
-    """It lies between pages that may not be read, as where a shard ends: reading them would end the process."""
+    """The image lies between protected pages, as at the end of a shard: reading them would crash the process."""
     nbytes = math.prod(shape)
     room = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     how = {"vertical_first": vertical_first, "alpha": shape[2] == 4 and not vertical_first}
@@ -252,7 +254,7 @@ def test_no_byte_beside_an_image_is_read(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("shape", [(7, 5), (90, 70), (40, 5), (7, 33)])
 @pytest.mark.parametrize("width", [1, 10, 33])
-def test_no_byte_beside_the_result_is_written(shape: tuple[int, int], width: int, level: int) -> None:
+def test_no_byte_outside_the_result_is_written(shape: tuple[int, int], width: int, level: int) -> None:
     batch = np.full((3, 40, width, 3), 7, np.uint8)
     pixels = noise((*shape, 3), 0)
     found = resize_by(MODULE, pixels, (40, width), "lanczos", out=batch[1], level=level)
@@ -282,7 +284,7 @@ ODD_BOXES = (
 )  # fmt: skip
 
 
-def test_what_is_not_for_it_is_left_to_pillow() -> None:
+def test_unsupported_images_are_left_to_pillow() -> None:
     found = [resize(pixels, (9, 9), "bicubic") for pixels in ODD_PIXELS]
     found += [resize(IMAGE, size, "bicubic") for size in ((0, 9), (9, -1), (1 << 24, 9))]
     found += [resize(IMAGE, (9, 9), "bicubic", box) for box in ODD_BOXES]
@@ -291,7 +293,7 @@ def test_what_is_not_for_it_is_left_to_pillow() -> None:
 
 
 @compiled
-def test_memory_that_is_not_there_is_an_error() -> None:
+def test_missing_memory_is_an_error() -> None:
     script = (
         "import resource; import numpy as np; from presize.codecs import pillow_resize as p\n"
         "pixels = np.broadcast_to(p.noise((2, 3)), (1 << 22, 2, 3))\n"  # many rows of the same memory
@@ -305,7 +307,7 @@ def test_memory_that_is_not_there_is_an_error() -> None:
 
 @compiled
 def test_images_on_which_versions_of_pillow_disagree_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """12.2 and 12.3 resize those over 100 times as high as wide vertically first, earlier ones do not."""
+    """12.2 and 12.3 resize images over 100 times as high as wide vertically first, earlier versions do not."""
     monkeypatch.setattr(pillow_resize, "installed_order", lambda: "horizontal first")
     for rows, height, is_left in ((200, 50, False), (201, 50, True), (201, 200, True), (201, 201, False)):
         pixels = noise((rows, 2, 3), 0)
@@ -354,7 +356,7 @@ def test_tables_of_other_images_are_refused(level: int) -> None:
 
 @compiled
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_colour_under_every_alpha_is_premultiplied_and_back_as_pillow_does(level: int) -> None:
+def test_every_colour_under_every_alpha_is_premultiplied_and_restored_as_pillow_does(level: int) -> None:
     colors, covering = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
     pixels = np.dstack((colors, 255 - colors, colors // 3, covering))[:, :253]
     expected = np.asarray(Image.fromarray(pixels).convert("RGBa").convert("RGBA"))
@@ -383,10 +385,10 @@ def test_a_level_that_no_processor_has_is_refused(level: int) -> None:
         MODULE.table(20, 0, 20, 9, 1, 3, False, False, level)
 
 
-# ---- what is tried, and what switches it off ----
+# ---- the self-check, and switching off ----
 
 
-def test_what_is_tried_has_the_checksums_of_the_definition() -> None:
+def test_the_self_check_has_the_checksums_of_the_definition() -> None:
     for filter, shape, size, box, checksums in pillow_resize.TRIED:
         for vertical_first, checksum in zip((False, True), checksums, strict=True):
             expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, box, vertical_first)
@@ -394,12 +396,12 @@ def test_what_is_tried_has_the_checksums_of_the_definition() -> None:
     filter, shape, size, checksum = pillow_resize.TRIED_ALPHA
     expected = pillow_model.resize(pillow_resize.noise(shape), size, filter, alpha=True)
     assert zlib.crc32(expected.tobytes()) == checksum
-    assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not tell the order"
+    assert len({before == after for *_, (before, after) in pillow_resize.TRIED}) == 2, "some do not reveal the order"
 
 
 @pytest.fixture
 def other_pillow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Pixels]], str]]:
-    """The order found of a Pillow that resizes by another function."""
+    """Return the detected order of a Pillow that resizes by another function."""
 
     def order(function: Callable[..., Pixels]) -> str:
         def resized(image: Image.Image, size: tuple[int, int], resample: int, box: Box | None = None) -> Image.Image:
@@ -418,16 +420,14 @@ def other_pillow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable
 @pytest.mark.parametrize(
     ("vertical_first", "expected"), [(False, "horizontal first"), (True, "vertical when it shrinks more")]
 )
-def test_the_order_of_passes_of_the_installed_pillow_is_found(
+def test_the_order_of_passes_of_the_installed_pillow_is_detected(
     vertical_first: bool, expected: str, other_pillow: Callable[..., str]
 ) -> None:
     assert other_pillow(functools.partial(pillow_model.resize, vertical_first=vertical_first)) == expected
 
 
 @pytest.mark.parametrize("filter", get_args(Filter))
-def test_a_library_that_makes_other_bytes_with_one_filter_is_another(
-    filter: Filter, other_pillow: Callable[..., str]
-) -> None:
+def test_a_library_with_other_bytes_for_one_filter_is_another(filter: Filter, other_pillow: Callable[..., str]) -> None:
     def off(pixels: Pixels, size: tuple[int, int], name: str, box: Box | None) -> Pixels:
         return pillow_model.resize(pixels, size, name, box) ^ np.uint8(name == filter)
 
@@ -440,7 +440,7 @@ def one_bit_off(pixels: Pixels, out: Pixels, *others: Any) -> None:
 
 
 @compiled
-def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_returns_other_bytes_is_switched_off_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     module: Any = SimpleNamespace(level=MODULE.level, table=MODULE.table, resize=one_bit_off)
     monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=module))
@@ -450,7 +450,7 @@ def test_code_that_makes_other_bytes_is_switched_off_with_a_warning(monkeypatch:
 
 
 @compiled
-def test_it_can_be_held_to_what_every_processor_has() -> None:
+def test_it_can_be_limited_to_instructions_of_every_processor() -> None:
     MODULE.use_avx2(False)
     assert MODULE.level() == 0
     MODULE.use_avx2(True)

@@ -1,4 +1,4 @@
-"""JPEGs that are stored as they came, coded again in tiles: the same coefficients, and crops as of any other."""
+"""JPEGs coded again in tiles without loss: the same coefficients, and crops like those of any other."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PLAIN = saved(PIXELS, "JPEG")
 
 
 def has_ends(data: bytes) -> bool:
-    """Whether every AC table has a code for the end of a block, which tiles across rows need. That of a small image may
-    lack one."""
+    """Return True if every AC table has a code for the end of a block, which tiles across rows need. Tables of small
+    images may lack one."""
     payloads = (data[begin + 4 : end] for marker, begin, end in header_segments(data) or () if marker == DHT)
     tables = [table for payload in payloads for table in huffman_tables(payload) if table[0] & OF_AC]
     return bool(tables) and all(0 in table[17:] for table in tables)
@@ -60,7 +60,7 @@ def test_the_coefficients_are_the_same_in_the_new_intervals(
 
 @compiled
 @pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
+def test_crops_are_cut_from_the_tiles(sampling: str) -> None:
     data = saved(noisy_image(120, 180), "JPEG", quality=90, subsampling=sampling, optimize=True)
     tiled = recoded(data)
     part = cut_jpeg(tiled, 40, 50, 30, 40)
@@ -72,7 +72,7 @@ def test_crops_are_cut_out_of_the_tiles(sampling: str) -> None:
 
 @compiled
 @pytest.mark.parametrize("mcus", [11, 21])
-def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) -> None:
+def test_a_jpeg_with_the_usual_codes_gets_only_markers(mcus: int) -> None:
     pixels = noisy_image(48, 16 * mcus)
     data = saved(pixels, "JPEG", quality=90)
     same = saved(pixels, "JPEG", quality=90, restart_marker_blocks=restart_interval(mcus))
@@ -82,7 +82,7 @@ def test_what_has_the_usual_codes_already_gets_nothing_but_markers(mcus: int) ->
 
 
 @compiled
-def test_metadata_and_tables_stay_as_they_were() -> None:
+def test_metadata_and_tables_stay_unchanged() -> None:
     data = saved(PIXELS, "JPEG", quality=80, optimize=True, comment=b"a comment", icc_profile=b"a profile")
     before, after = opened(data), opened(recoded(data))
     assert before.info["comment"] == after.info["comment"] == b"a comment"
@@ -101,7 +101,7 @@ def test_the_names_of_components_are_kept() -> None:
 
 
 @compiled
-def test_tables_in_one_segment_are_those_in_a_segment_each() -> None:
+def test_tables_in_one_segment_equal_those_in_separate_segments() -> None:
     data = saved(PIXELS, "JPEG", quality=80)
     tables = [(begin, end) for marker, begin, end in header_segments(data) or () if marker == DHT]
     assert len(tables) == 4
@@ -120,7 +120,7 @@ def test_recoding_twice_changes_nothing() -> None:
 
 
 FACTORS = PLAIN.index(b"\xff\xc0") + 11
-"""Where the frame header has how many blocks of luma an MCU has across, 4 bits, and down."""
+"""Offset of the numbers of luma blocks across (4 bits) and down in the frame header."""
 LEFT_ALONE = {
     "progressive": saved(PIXELS, "JPEG", progressive=True),
     "extended": saved(np.zeros((64, 64, 3), np.uint8), "JPEG").replace(b"\xff\xc0", b"\xff\xc1"),
@@ -138,13 +138,13 @@ LEFT_ALONE = {
 
 @compiled
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_what_the_decoder_does_not_take_is_left_as_it_is(name: str) -> None:
+def test_jpegs_that_the_decoder_refuses_stay_unchanged(name: str) -> None:
     assert recoded(LEFT_ALONE[name]) is LEFT_ALONE[name]
 
 
 @compiled
 def test_differences_that_only_a_hostile_jpeg_has_are_refused() -> None:
-    """Each DC coefficient adds 2,047 to the one before, so that none can begin an interval."""
+    """Each DC coefficient adds 2,047 to the previous one, so that none can start an interval."""
     data = saved(np.zeros((8, 64), np.uint8), "JPEG", quality=100)
     scan = data.index(b"\xff\xda") + 10
     # The code of 11 bits is 111111110, its value 11111111111; that of the end of a block is 1010.
@@ -168,8 +168,8 @@ COLUMNS = 8179
 
 
 def of_short_codes(end_bits: int) -> bytes:
-    """A grey JPEG whose DC coefficients are 1365 and 0 by turns: such a difference has a code of 1 bit, which T.81's
-    table K.4 has in 11 bits, and the end of a block one of `end_bits`."""
+    """Return a grey JPEG with alternating DC coefficients of 1365 and 0: such a difference has a code of 1 bit, instead
+    of 11 bits as in T.81's table K.4, and the end of a block one of `end_bits`."""
     bits = "".join("0" + value + "0" * end_bits for value in ("10101010101", "01010101010")) * (COLUMNS // 2 + 1)
     bits = bits[: (12 + end_bits) * COLUMNS]
     row = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8), "big")
@@ -186,12 +186,12 @@ def of_short_codes(end_bits: int) -> bytes:
 
 
 @compiled
-def test_a_scan_has_room_up_to_twice_its_length_and_is_left_as_it_is_where_it_becomes_longer() -> None:
+def test_a_scan_may_grow_to_twice_its_length_and_is_unchanged_if_it_grows_more() -> None:
     data = of_short_codes(end_bits=3)
     scan = jpeg_decoder.recode_scan(data, COLUMNS, 2)
     assert scan is not None
     assert 1.8 < len(scan) / len(data) < 2
-    tiled = recoded(data)  # with room for each of many markers
+    tiled = recoded(data)  # with room for the markers
     assert np.array_equal(simplejpeg.decode_jpeg(tiled), simplejpeg.decode_jpeg(data))
     assert jpeg_decoder.recode_scan(of_short_codes(end_bits=2), COLUMNS, 2) is None
 

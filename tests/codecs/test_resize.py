@@ -1,4 +1,4 @@
-"""Where images land for each fit, and what resampling does to their pixels."""
+"""Target sizes of each fit, and resampled pixels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each_filter = pytest.mark.parametrize("filter", [name for name in get_args(Filte
 
 
 def by_pillow(pixels: np.ndarray, found: Target, filter: Filter) -> np.ndarray:
-    """The box of `pixels`, resampled by Pillow."""
+    """Resample the box of `pixels` by Pillow."""
     box = found.box
     corners = (box.left, box.top, box.left + box.width, box.top + box.height)
     resampled = Image.fromarray(pixels).resize(found.size[::-1], Image.Resampling[filter.upper()], corners)
@@ -42,25 +42,25 @@ def pixels_of(found: Target) -> Size:
         (Size(375, 500), Size(256, 256), "shorter", Size(256, 341), "torchvision: int(256 * 500 / 375)"),
         (Size(500, 375), Size(256, 256), "shorter", Size(341, 256), "the same, upright"),
         (Size(375, 500), Size(200, 400), "shorter", Size(300, 400), "covers a box that is not square"),
-        (Size(375, 500), Size(256, 256), "longer", Size(192, 256), "lies inside"),
-        (Size(375, 500), Size(256, 256), "stretch", Size(256, 256), "whatever the shape"),
+        (Size(375, 500), Size(256, 256), "longer", Size(192, 256), "fits inside"),
+        (Size(375, 500), Size(256, 256), "stretch", Size(256, 256), "for any shape"),
         (Size(375, 500), Size(240, 320), "crop", Size(240, 320), "exactly"),
         (Size(375, 500), Size(256, 256), "pad", Size(256, 256), "exactly, with bars"),
         (Size(200, 500), Size(256, 256), "shorter", Size(200, 500), "small images are not enlarged"),
         (Size(200, 150), Size(256, 256), "longer", Size(200, 150), "small images are not enlarged"),
         (Size(200, 500), Size(256, 256), "stretch", Size(200, 256), "only the long axis shrinks"),
-        (Size(200, 500), Size(256, 256), "crop", Size(200, 256), "what is there to cut"),
+        (Size(200, 500), Size(256, 256), "crop", Size(200, 256), "crops only existing pixels"),
         (Size(200, 150), Size(256, 256), "pad", Size(256, 256), "pad is exact even for small images"),
         (Size(1, 5000), Size(256, 256), "longer", Size(1, 256), "no side vanishes"),
-        (Size(256, 256), Size(256, 256), "shorter", Size(256, 256), "what fits is kept"),
+        (Size(256, 256), Size(256, 256), "shorter", Size(256, 256), "a fitting image is kept"),
     ],
 )
-def test_a_target_is_met_as_the_fit_says(source: Size, wanted: Size, fit: Fit, expected: Size, reason: str) -> None:
+def test_a_target_follows_from_the_fit(source: Size, wanted: Size, fit: Fit, expected: Size, reason: str) -> None:
     assert pixels_of(target(source, wanted, fit, upscale=False)) == expected, reason
 
 
 @given(source=sizes, side=sides)
-def test_shorter_gives_the_size_that_torchvision_computes(source: Size, side: int) -> None:
+def test_shorter_yields_the_size_of_torchvision(source: Size, side: int) -> None:
     short, long = sorted(source)
     expected = Size(side, int(side * long / short))
     if source.height > source.width:
@@ -69,7 +69,7 @@ def test_shorter_gives_the_size_that_torchvision_computes(source: Size, side: in
 
 
 @given(source=sizes, wanted=sizes, fit=fits, up=st.booleans())
-def test_a_target_lies_in_the_image_and_is_as_large_as_its_fit_says(
+def test_a_target_is_inside_the_image_and_as_large_as_its_fit_says(
     source: Size, wanted: Size, fit: Fit, up: bool
 ) -> None:
     found = target(source, wanted, fit, up)
@@ -89,11 +89,11 @@ def test_a_target_lies_in_the_image_and_is_as_large_as_its_fit_says(
 @each_backend
 @given(height=st.integers(40, 90), width=st.integers(40, 90), full=st.integers(90, 999), fit=fits)
 @settings(deadline=None)
-def test_a_box_that_ends_past_the_image_by_a_rounding_is_taken(
+def test_a_box_that_exceeds_the_image_by_a_rounding_error_is_accepted(
     backend: ResizeBackend, height: int, width: int, full: int, fit: Fit
 ) -> None:
     found = target(Size(full, full), Size(17, 11), fit, False)
-    y, x = height / full, width / full  # as when a reduced decode has shrunk the image
+    y, x = height / full, width / full  # as after a reduced decode
     box = Box(found.box.top * y, found.box.left * x, found.box.height * y, found.box.width * x)
     pixels = np.zeros((height, width, 3), np.uint8)
     assert resize(pixels, found._replace(box=box), "bicubic", backend).shape[:2] == pixels_of(found)
@@ -102,7 +102,7 @@ def test_a_box_that_ends_past_the_image_by_a_rounding_is_taken(
 @each_backend
 @each_filter
 @pytest.mark.parametrize("fit", ["shorter", "crop"])
-def test_every_backend_resamples_as_pillow_does(fit: Fit, filter: Filter, backend: ResizeBackend) -> None:
+def test_every_backend_resamples_like_pillow(fit: Fit, filter: Filter, backend: ResizeBackend) -> None:
     pixels = smooth_image(300, 401)
     pixels[::7] = 255  # edges that an aliasing filter would miss
     found = target(Size(300, 401), Size(64, 64), fit, False)
@@ -110,7 +110,7 @@ def test_every_backend_resamples_as_pillow_does(fit: Fit, filter: Filter, backen
 
 
 def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Image:
-    """The box of an image, resized horizontally by Pillow, then vertically."""
+    """Resize the box of an image horizontally by Pillow, then vertically."""
     (top, left, height, width), resampling = found.box, Image.Resampling[filter.upper()]
     if found.box[2:] == found.size:
         return image.crop((int(left), int(top), int(left) + found.size.width, int(top) + found.size.height))
@@ -128,7 +128,7 @@ def in_two_passes(image: Image.Image, found: Target, filter: Filter) -> Image.Im
     mode=st.sampled_from(["L", "RGB", "CMYK", "RGBA"]),
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_presize_makes_the_bytes_of_two_passes_of_pillow_compiled_or_not(
+def test_presize_returns_the_bytes_of_two_passes_of_pillow_compiled_or_not(
     source: Size, wanted: Size, fit: Fit, up: bool, filter: Filter, mode: str
 ) -> None:
     found = target(source, wanted, fit, up)
@@ -146,7 +146,7 @@ def test_presize_makes_the_bytes_of_two_passes_of_pillow_compiled_or_not(
 
 
 NUMBERS = st.sampled_from([np.uint8, np.uint16, np.int32])
-"""Of Pillow's modes L, I;16 and I, of which the second is not resized as the others are."""
+"""Pillow's modes L, I;16 and I; it resizes the second in another way."""
 
 
 @given(
@@ -156,9 +156,9 @@ NUMBERS = st.sampled_from([np.uint8, np.uint16, np.int32])
     up=st.booleans(),
     dtype=NUMBERS,
 )
-@example(source=Size(30, 41), wanted=Size(30, 30), fit="crop", up=True, dtype=np.int32)  # the box begins at 5.5
+@example(source=Size(30, 41), wanted=Size(30, 30), fit="crop", up=True, dtype=np.int32)  # the box starts at 5.5
 @settings(max_examples=examples(200), deadline=None)
-def test_nearest_takes_the_pixels_that_pillow_takes(
+def test_nearest_takes_the_same_pixels_as_pillow(
     source: Size, wanted: Size, fit: Fit, up: bool, dtype: type[np.integer]
 ) -> None:
     found = target(source, wanted, fit, up)
@@ -192,7 +192,7 @@ def test_padding_is_black_or_transparent_and_even(channels: int) -> None:
     assert (padded[:10] == 0).all() and (padded[10:20] == 200).all() and (padded[20:] == 0).all()
 
 
-def test_nothing_to_do_copies_nothing_and_all_else_is_contiguous() -> None:
+def test_an_unchanged_size_copies_nothing_and_all_other_results_are_contiguous() -> None:
     pixels, source = smooth_image(40, 30), Size(40, 30)
     assert np.shares_memory(pixels, resize(pixels, target(source, Size(64, 64), "shorter", False), "box", "presize"))
     assert resize(pixels, target(source, Size(20, 10), "crop", False), "bicubic", "presize").flags.c_contiguous
@@ -200,7 +200,7 @@ def test_nothing_to_do_copies_nothing_and_all_else_is_contiguous() -> None:
 
 @each_backend
 @pytest.mark.parametrize("fit", ["shorter", "crop", "pad"])
-def test_four_channels_are_resampled_as_three_to_the_bit(backend: ResizeBackend, fit: Fit) -> None:
+def test_four_channels_are_resampled_exactly_like_three(backend: ResizeBackend, fit: Fit) -> None:
     pixels = smooth_image(301, 200)
     pixels[::5, ::3] = 255
     four = np.dstack((pixels, np.full((301, 200), 255, np.uint8)))
@@ -212,7 +212,7 @@ def test_four_channels_are_resampled_as_three_to_the_bit(backend: ResizeBackend,
 
 
 def transparent_image(height: int, width: int) -> np.ndarray:
-    """RGBA, uint8, with colours that must not bleed out of where it is transparent."""
+    """Return RGBA, uint8, with colours that must not bleed out of its transparent areas."""
     y, x = np.mgrid[0:height, 0:width]
     alpha = (255 * np.clip(np.sin(x / 9) + np.cos(y / 7), 0, 1)).astype(np.uint8)
     colors = smooth_image(height, width)
@@ -221,7 +221,7 @@ def transparent_image(height: int, width: int) -> np.ndarray:
 
 
 def covered(pixels: np.ndarray, white: int) -> np.ndarray:
-    """Colours as far as they cover black, and alpha, from 0 to 255."""
+    """Return colours weighted by alpha, and alpha, from 0 to 255."""
     scaled = pixels.astype(np.float64) / white
     return 255 * np.dstack((scaled[:, :, :3] * scaled[:, :, 3:], scaled[:, :, 3]))
 
@@ -229,7 +229,7 @@ def covered(pixels: np.ndarray, white: int) -> np.ndarray:
 @each_backend
 @each_filter
 @pytest.mark.parametrize("fit", ["shorter", "crop"])
-def test_colours_count_as_much_as_they_cover(filter: Filter, backend: ResizeBackend, fit: Fit) -> None:
+def test_colours_are_weighted_by_their_alpha(filter: Filter, backend: ResizeBackend, fit: Fit) -> None:
     pixels = transparent_image(300, 401)
     found = target(Size(300, 401), Size(64, 64), fit, False)
     expected = by_pillow(pixels, found, filter)

@@ -1,4 +1,4 @@
-"""presize's own JPEG decoder is tried before it is trusted, and can be switched off."""
+"""presize's JPEG decoder is tested before its first use, and can be switched off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REAL: Any = jpeg_decoder.compiled.trusted()
 
 @pytest.fixture(autouse=True)
 def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the decoder as in a process that has not decoded yet, with other functions if asked."""
+    """Return a function that resets the decoder as in a new process, optionally with other functions."""
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def untry(**changed: Callable[..., Any]) -> None:
@@ -90,7 +90,7 @@ def test_a_broken_decoder_is_switched_off_and_pixels_are_libjpegs(
     assert jpeg_decoder.compiled.off is not None and jpeg_decoder.compiled.off.by == "self-check"
 
 
-def test_threads_that_come_first_together_are_warned_once(untried: Callable[..., None]) -> None:
+def test_threads_that_decode_first_at_once_are_warned_once(untried: Callable[..., None]) -> None:
     untried(decode=wrong_in_one_pixel)
     together = threading.Barrier(8)
 
@@ -118,7 +118,7 @@ def test_the_warning_names_the_caller(untried: Callable[..., None]) -> None:
     assert said[0].filename == __file__
 
 
-def test_a_forked_child_inherits_the_outcome() -> None:
+def test_a_forked_child_inherits_the_result() -> None:
     script = (
         "import os, sys; from presize.codecs.jpeg import decoder as jpeg_decoder\n"
         "jpeg_decoder.compiled.difference = lambda _: 'on purpose'; jpeg_decoder.is_available()\n"
@@ -142,7 +142,7 @@ def test_a_forked_child_inherits_the_outcome() -> None:
         ("no-avx2", [False, "self-check"], None),
     ],
 )
-def test_it_is_tried_once_unless_the_environment_switches_it_off(
+def test_it_is_tested_once_unless_the_environment_switches_it_off(
     value: str, expected: list[Any], said: str | None, monkeypatch: pytest.MonkeyPatch, untried: Callable[..., None]
 ) -> None:
     calls: list[bool | str] = []

@@ -1,4 +1,4 @@
-"""TIFFs: which of several directories is the image, and which of its bands are colours or alpha."""
+"""TIFFs: the directory of the image, and the bands of colours and alpha."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ SENSOR = page(gradient(60, 80, 1, np.uint16), CFA, **FULL)
     ("pages", "reason"),
     [
         ([small(**REDUCED, inner=[page(PHOTO, **FULL)])], "a preview with the image as its sub-image"),
-        ([small(**REDUCED, inner=[small(20, 20, **REDUCED), page(PHOTO)])], "beside another preview"),
+        ([small(**REDUCED, inner=[small(20, 20, **REDUCED), page(PHOTO)])], "with another preview"),
         ([small(**REDUCED), page(PHOTO, **FULL)], "a preview, and the image in the next directory"),
-        ([small(t255=(2,)), page(PHOTO, t255=(1,))], "as old writers say it"),
-        ([small(**REDUCED), small(9, 9), page(PHOTO)], "the largest of those that are not reduced"),
-        ([small(inner=[page(PHOTO)])], "a sub-image that is larger"),
+        ([small(t255=(2,)), page(PHOTO, t255=(1,))], "as old writers mark it"),
+        ([small(**REDUCED), small(9, 9), page(PHOTO)], "the largest one not marked as reduced"),
+        ([small(inner=[page(PHOTO)])], "a larger sub-image"),
         ([page(PHOTO, **FULL, inner=[small(15, 20, **REDUCED), small(7, 10, **REDUCED)])], "a pyramid in sub-images"),
         ([page(PHOTO), small(15, 20, **REDUCED), small(7, 10, **REDUCED)], "a pyramid"),
-        ([page(PHOTO), small(15, 20), small(7, 10)], "a pyramid that does not say so"),
-        ([page(PHOTO, **PAGE), LARGER], "pages of which the second is larger"),
-        ([page(PHOTO), LARGER], "pages that say nothing"),
-        ([page(PHOTO, t255=(3,)), LARGER], "pages as old writers say it"),
-        ([page(PHOTO, inner=[page(gradient(60, 80, 1), 4, **MASK)])], "with a mask that is larger"),
-        ([page(PHOTO, inner=[page(gradient(60, 80, 3), t254=(8,))])], "with a depth map that is larger"),
-        ([page(PHOTO, **REDUCED)], "a file that is but a preview"),
-        ([page(PHOTO, **REDUCED), small(**REDUCED)], "of which none says that it is whole"),
+        ([page(PHOTO), small(15, 20), small(7, 10)], "an unmarked pyramid"),
+        ([page(PHOTO, **PAGE), LARGER], "pages with a larger second one"),
+        ([page(PHOTO), LARGER], "unmarked pages"),
+        ([page(PHOTO, t255=(3,)), LARGER], "pages as old writers mark them"),
+        ([page(PHOTO, inner=[page(gradient(60, 80, 1), 4, **MASK)])], "with a larger mask"),
+        ([page(PHOTO, inner=[page(gradient(60, 80, 3), t254=(8,))])], "with a larger depth map"),
+        ([page(PHOTO, **REDUCED)], "a file with only a preview"),
+        ([page(PHOTO, **REDUCED), small(**REDUCED)], "none is marked as complete"),
     ],
 )
-def test_the_image_is_the_first_page_and_no_preview_of_it(pages: list[Page], reason: str, order: str) -> None:
+def test_the_image_is_the_first_page_and_not_its_preview(pages: list[Page], reason: str, order: str) -> None:
     for big in (False, True) if order == "<" else (False,):  # Pillow reads no other BigTIFF
         assert np.array_equal(decode(tiff(*pages, order=order, big=big)).pixels, PHOTO), reason
 
@@ -78,7 +78,7 @@ def test_a_cameras_raw_file_is_rejected_by_name(pages: list[Page]) -> None:
 
 
 def row(pixels: bytes) -> bytes:
-    """A TIFF of one grey row, which begins at byte 8, before the directory."""
+    """Return a TIFF of one grey row, which starts at byte 8, before the directory."""
     return tiff(page(np.frombuffer(pixels, np.uint8).reshape(1, -1, 1), 1))
 
 
@@ -92,14 +92,14 @@ def test_pixels_that_look_like_the_header_of_a_cr2_are_pixels(pixels: bytes) -> 
     assert decode(row(pixels), "gray").pixels.tobytes() == pixels
 
 
-def test_a_preview_is_not_taken_where_the_image_cannot_be_read() -> None:
+def test_a_preview_does_not_replace_an_unreadable_image() -> None:
     unknown = page(PHOTO, compression=34713)
     with pytest.raises(ImageError, match=r"a camera's raw file; only its preview can be read \(broken TIFF"):
         decode(tiff(small(**REDUCED, inner=[unknown])))
 
 
 @pytest.mark.parametrize("inner", [True, False], ids=["sub-image", "next directory"])
-def test_a_preview_is_not_taken_where_the_image_is_cut_off(inner: bool) -> None:
+def test_a_preview_does_not_replace_a_truncated_image(inner: bool) -> None:
     pages = [small(**REDUCED, inner=[page(PHOTO)])] if inner else [small(**REDUCED), page(PHOTO)]
     data = bytearray(tiff(*pages))
     outside = struct.pack("<I", len(data) + 100)
@@ -118,7 +118,7 @@ def test_a_preview_is_not_taken_where_the_image_is_cut_off(inner: bool) -> None:
     ("first", "image", "expected"),
     [((6,), (), 6), ((), (3,), 3), ((6,), (3,), 3), ((), (), 1), ((9,), (), 1)],
 )
-def test_the_orientation_of_the_first_directory_holds_where_the_image_has_none(
+def test_the_orientation_of_the_first_directory_applies_if_the_image_has_none(
     first: tuple[int, ...], image: tuple[int, ...], expected: int, big: bool
 ) -> None:
     data = tiff(small(**REDUCED, t274=first, inner=[page(PHOTO, t274=image)]), big=big)
@@ -140,12 +140,12 @@ def test_the_orientation_of_the_first_directory_holds_where_the_image_has_none(
         ([small(**REDUCED), page(PHOTO)], False),
     ],
 )
-def test_previews_overviews_and_masks_are_no_pages(pages: list[Page], several: bool) -> None:
+def test_previews_overviews_and_masks_are_not_pages(pages: list[Page], several: bool) -> None:
     assert decode(tiff(*pages)).facts.several == several
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_directories_in_a_loop_come_to_an_end(inner: bool) -> None:
+def test_loops_of_directories_terminate(inner: bool) -> None:
     data = bytearray(tiff(page(PHOTO, inner=[small()]) if inner else page(PHOTO)))
     (first,) = struct.unpack_from("<I", data, 4)
     fields = struct.unpack_from("<H", data, first)[0]
@@ -162,7 +162,7 @@ WHOLE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")  # about fields that are damaged
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")  # about damaged fields
 @settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(WHOLE).flatmap(lambda whole: damaged(whole, begin=max(8, len(whole) - 700))))
 def test_a_damaged_tiff_is_an_image_or_a_reason(data: bytes) -> None:
@@ -174,7 +174,7 @@ def test_a_damaged_tiff_is_an_image_or_a_reason(data: bytes) -> None:
         assert pixels.dtype == np.uint8 and pixels.shape[2:] == (3,)
 
 
-# Bands beside the colours
+# Bands in addition to colours
 
 
 WHITE_IS_ZERO, GREY, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
@@ -186,7 +186,7 @@ WAYS = [
     for planar, layout, tile, order, big in itertools.product(
         (CHUNKY, PLANAR), LAYOUTS, (None, 16), ("<", ">"), (False, True)
     )
-    if order == "<" or not big  # which Pillow does not read
+    if order == "<" or not big  # Pillow does not read the others
 ]
 
 
@@ -207,7 +207,7 @@ WAYS = [
         (WHITE_IS_ZERO, 3, None, None),
     ],
 )
-def test_only_declared_alpha_is_alpha_and_other_bands_are_left_out(
+def test_only_declared_alpha_is_alpha_and_other_bands_are_skipped(
     photometric: int, bands: int, extra: tuple[int, ...] | None, alpha: int | None, depth: int
 ) -> None:
     pixels = gradient(37, 45, bands, np.uint8 if depth == 8 else np.uint16)
@@ -217,7 +217,7 @@ def test_only_declared_alpha_is_alpha_and_other_bands_are_left_out(
     cover = np.full((37, 45), top) if alpha is None else pixels[:, :, alpha]
     for planar, compression, predictor, tile, order, big in WAYS:
         if depth == 16 and photometric == WHITE_IS_ZERO and order == ">":
-            continue  # which Pillow does not read
+            continue  # Pillow does not read it
         one = page(
             pixels, photometric, extra, order=order, planar=planar, compression=compression, predictor=predictor,
             tile=tile,
@@ -230,7 +230,7 @@ def test_only_declared_alpha_is_alpha_and_other_bands_are_left_out(
 
 @pytest.mark.parametrize("planar", [CHUNKY, PLANAR])
 @pytest.mark.parametrize("extra", [(2,), (999,)])
-def test_declared_alpha_is_kept_and_is_no_surplus(extra: tuple[int, ...], planar: int) -> None:
+def test_declared_alpha_is_kept_and_not_surplus(extra: tuple[int, ...], planar: int) -> None:
     for photometric, bands in ((RGB, 4), (GREY, 2)):
         pixels = gradient(20, 30, bands)
         one = page(pixels, photometric, (2,) if bands == 2 else extra, planar=planar, compression=DEFLATE)
@@ -242,7 +242,7 @@ def test_declared_alpha_is_kept_and_is_no_surplus(extra: tuple[int, ...], planar
 @pytest.mark.parametrize("tile", [None, 16])
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize(("photometric", "bands"), [(RGB, 3), (CMYK, 4)])
-def test_planes_of_16_bits_are_read_as_those_of_a_pixel_together(
+def test_planes_of_16_bits_are_read_like_interleaved_pixels(
     photometric: int, bands: int, order: str, tile: int | None
 ) -> None:
     pixels = gradient(20, 30, bands, np.uint16)
@@ -253,7 +253,7 @@ def test_planes_of_16_bits_are_read_as_those_of_a_pixel_together(
     assert np.array_equal(decode(planes).pixels, decode(together).pixels)
 
 
-def test_premultiplied_alpha_is_divided_out_wherever_it_is() -> None:
+def test_premultiplied_alpha_is_divided_out_everywhere() -> None:
     cover = gradient(20, 30, 1)
     shades = (gradient(20, 30, 3).astype(int) * cover // 255).astype(np.uint8)
     alone = decode(tiff(page(np.dstack((shades, cover)), RGB, (1,))), "rgba").pixels
@@ -262,9 +262,7 @@ def test_premultiplied_alpha_is_divided_out_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize(("photometric", "bands", "extra"), [(CMYK, 5, None), (CMYK, 6, (0, 0)), (LAB, 4, None)])
-def test_inks_and_lab_are_what_they_are_without_the_surplus(
-    photometric: int, bands: int, extra: tuple[int, ...] | None
-) -> None:
+def test_inks_and_lab_are_read_without_the_surplus(photometric: int, bands: int, extra: tuple[int, ...] | None) -> None:
     pixels = gradient(20, 30, bands)
     colors = pixels[:, :, : 4 if photometric == CMYK else 3]
     found = decode(tiff(page(pixels, photometric, extra)))
@@ -273,7 +271,7 @@ def test_inks_and_lab_are_what_they_are_without_the_surplus(
 
 
 @pytest.mark.parametrize(("photometric", "expected"), [(RGB, (0, 1, 2)), (GREY, (0,))])
-def test_a_jpeg_of_four_bands_gives_its_first(photometric: int, expected: tuple[int, ...]) -> None:
+def test_a_jpeg_of_four_bands_yields_its_first_ones(photometric: int, expected: tuple[int, ...]) -> None:
     y, x = np.mgrid[:64, :80]
     pixels = np.stack((x * 2, y * 3, x + y, 255 - x), axis=-1).astype(np.uint8)
     data = bytearray(saved(Image.fromarray(pixels, "CMYK"), "TIFF", compression="jpeg", quality=95))
@@ -295,7 +293,7 @@ def test_a_jpeg_of_four_bands_gives_its_first(photometric: int, expected: tuple[
         (tiff(page(gradient(9, 9, 5), RGB, t259=(7,))), "5 bands in compression 7; expected at most 4"),
     ],
 )
-def test_bands_that_are_not_read_are_rejected_with_a_reason(data: bytes, reason: str) -> None:
+def test_unreadable_bands_are_rejected_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
         decode(data)
 

@@ -1,4 +1,4 @@
-"""One image through the whole of what a build does to it."""
+"""One image through all steps of a build."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_each_size_is_stored_as_a_plain_resize_of_the_image() -> None:
         }
     ),
 )
-def test_an_image_that_is_resized_as_it_is_decoded_has_the_pixels_of_a_whole_one(
+def test_an_image_resized_during_decoding_has_the_pixels_of_a_whole_one(
     shape: tuple[int, int], sizes: list[Size], sampling: str, interval: int, others: dict[str, Any]
 ) -> None:
     data = encoded_jpeg(noisy_image(*shape, sum(shape)), sampling, 90, interval)
@@ -89,7 +89,7 @@ def test_an_image_that_is_resized_as_it_is_decoded_has_the_pixels_of_a_whole_one
 
 
 @compiled
-def test_an_image_that_is_resized_as_it_is_decoded_never_stands_in_memory() -> None:
+def test_an_image_resized_during_decoding_is_never_in_memory() -> None:
     data = encoded_jpeg(np.zeros((2000, 2000, 3), np.uint8))
     asked = ImageOptions(sizes=(Size(50, 1000), Size(40, 90)), fit="stretch", format="raw")
     tracemalloc.start()
@@ -100,7 +100,7 @@ def test_an_image_that_is_resized_as_it_is_decoded_never_stands_in_memory() -> N
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_what_is_stored_is_upright(orientation: int) -> None:
+def test_stored_images_are_upright(orientation: int) -> None:
     upright = smooth_image(96, 128)
     lying = np.rot90(upright, {1: 0, 3: 2, 6: 1, 8: 3}[orientation])
     result = transcode(jpeg(lying, exif=oriented(orientation)), options(96, format="png"))
@@ -115,9 +115,9 @@ def test_what_is_stored_is_upright(orientation: int) -> None:
         (jpeg(SMALL, "4:2:0"), options(64), True, "any subsampling"),
         (jpeg(SMALL, progressive=True), options(64), True, "progressive"),
         (jpeg(SMALL[:, :, 0]), options(64), True, "grey"),
-        (jpeg(SMALL, exif=oriented(1)), options(64), True, "upright by its own account"),
-        (jpeg(SMALL), options(64, 32), True, "though another size is resized"),
-        (jpeg(SMALL, exif=oriented(6)), options(64), False, "it lies on its side"),
+        (jpeg(SMALL, exif=oriented(1)), options(64), True, "marked as upright"),
+        (jpeg(SMALL), options(64, 32), True, "even if another size is resized"),
+        (jpeg(SMALL, exif=oriented(6)), options(64), False, "it is rotated"),
         (jpeg(SMALL), options(40), False, "it is too large"),
         (jpeg(SMALL), options(64, color="gray"), False, "it has colours"),
         (jpeg(SMALL), options(64, fit="pad"), False, "it needs bars"),
@@ -138,7 +138,7 @@ def test_a_plain_jpeg_that_fits_is_not_compressed_again(
 @pytest.mark.parametrize("profile", [None, SWAPPED, GRAY_LINEAR], ids=["sRGB", "swapped", "grey"])
 @pytest.mark.parametrize("pixels", [smooth_image(96, 128), smooth_image(96, 128)[:, :, 0]], ids=["colours", "grey"])
 @pytest.mark.parametrize("color", ["rgb", "gray", "keep"])
-def test_the_colours_asked_for_are_stored_and_converted_to_srgb_after_the_resize(
+def test_the_requested_colours_are_stored_and_converted_to_srgb_after_the_resize(
     pixels: np.ndarray, profile: bytes | None, color: Color
 ) -> None:
     data = jpeg(pixels, icc_profile=profile)
@@ -150,7 +150,7 @@ def test_the_colours_asked_for_are_stored_and_converted_to_srgb_after_the_resize
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
-def test_each_format_is_what_it_says_in_the_colors_of_the_source(format: str) -> None:
+def test_each_format_is_written_in_the_colors_of_the_source(format: str) -> None:
     data = jpeg(np.broadcast_to(np.array((200, 0, 30), np.uint8), (300, 300, 3)))
     asked = options(64, format=format)
     ((value, height, width),) = transcode(data, asked).records
@@ -168,7 +168,7 @@ def test_each_format_is_what_it_says_in_the_colors_of_the_source(format: str) ->
 
 @pytest.mark.parametrize("color", ["rgb", "gray"])
 @pytest.mark.parametrize("subsampling", ["420", "422", "444"])
-def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color: str) -> None:
+def test_a_jpeg_is_stored_in_tiles_by_default(subsampling: str, color: str) -> None:
     data = jpeg(smooth_image(300, 400))
     asked = options(128, subsampling=subsampling, color=color)
     value = transcode(data, asked).records[0].value
@@ -180,14 +180,14 @@ def test_a_jpeg_is_stored_in_tiles_unless_told_otherwise(subsampling: str, color
     plain = transcode(data, replace(asked, tiles=False)).records[0].value
     assert cut_jpeg(plain, 40, 50, 30, 40) is None
     assert b"\xff\xdd" not in plain, "no restart interval"
-    # The encoders round differently, and quantise by the same tables.
+    # The encoders round differently, but quantise with the same tables.
     tables = [opened(stored).quantization for stored in (value, plain)]  # type: ignore[attr-defined]
     assert tables[0] == tables[1]
     difference = np.abs(decoded(transcode(data, asked)).astype(int) - np.asarray(opened(plain)))
     assert difference.mean() < 1
 
 
-def test_tiles_and_metadata_go_together() -> None:
+def test_tiles_and_metadata_can_be_combined() -> None:
     data = jpeg(smooth_image(200, 200), exif=oriented(6), comment=b"a comment")
     value = transcode(data, options(100, keep_metadata=True)).records[0].value
     assert opened(value).info["comment"] == b"a comment"
@@ -212,7 +212,7 @@ def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
     assert np.abs(got - full).max() <= 3
 
 
-def test_nearest_takes_pixels_of_the_source_and_no_means_of_them() -> None:
+def test_nearest_takes_pixels_of_the_source_and_no_means() -> None:
     data = jpeg(np.random.default_rng(1).integers(0, 256, (640, 640, 3), np.uint8))
     source = simplejpeg.decode_jpeg(data)
     result = transcode(data, options(40, filter="nearest", format="png"))
@@ -244,7 +244,7 @@ def test_an_image_that_is_too_long_is_rejected(asked: ImageOptions, reason: str)
         transcode(LONG, asked)
 
 
-# --size keep: what is stored as it is, and what has to be decoded
+# --size keep: images stored unchanged, and images to decode
 
 
 FORMATS = ("jpeg", "png", "webp")
@@ -303,7 +303,7 @@ SOURCES = [(*row, True) for row in STORED_AS_THEY_ARE] + [(*row, False) for row 
 
 
 @pytest.mark.parametrize(("data", "options", "reason", "is_kept"), SOURCES, ids=[row[2] for row in SOURCES])
-def test_what_is_in_the_format_already_is_stored_as_it_is_and_all_else_encoded_once(
+def test_a_file_of_the_target_format_is_stored_unchanged_and_others_are_encoded_once(
     data: bytes, options: ImageOptions, reason: str, is_kept: bool
 ) -> None:
     result = transcode(data, options)
@@ -324,7 +324,7 @@ def test_what_is_in_the_format_already_is_stored_as_it_is_and_all_else_encoded_o
     ("source", "format", "depth"),
     [("png", "png", 8), ("webp", "webp", 8), ("jpeg", "png", 16)] + [("jpeg", format, 8) for format in FORMATS],
 )
-def test_metadata_is_left_out_unless_asked_for(source: str, format: Any, depth: Any, size: Size) -> None:
+def test_metadata_is_removed_unless_requested(source: str, format: Any, depth: Any, size: Size) -> None:
     turned = 6 if size == Size(32, 32) else 1
     data = saved(SMALL, source, exif=oriented(turned, "a camera"), icc_profile=SRGB, xmp=b"<secret/>")
     asked = ImageOptions(sizes=(size,), format=format, depth=depth)
@@ -342,13 +342,13 @@ def test_an_animation_is_stored_as_its_first_frame() -> None:
     result = transcode(saved(frames[0], "png", save_all=True, append_images=frames[1:]), keep(format="png"))
     assert fact(result, "kept") and fact(result, "several")
     assert np.array_equal(opened(result.records[0].value), frames[0])
-    # One that only announces more frames has one.
+    # A file that only announces more frames has one.
     result = transcode(with_chunk(encoded("png"), b"acTL", struct.pack(">II", 1, 0)), keep(format="png"))
     assert fact(result, "kept") and not fact(result, "several")
 
 
 @each_format
-def test_the_record_is_the_same_whatever_other_sizes_there_are_and_whatever_follows_it(format: str) -> None:
+def test_the_record_does_not_depend_on_other_sizes_or_trailing_bytes(format: str) -> None:
     data = encoded(format)
     alone = transcode(data, keep(format=format))
     assert transcode(data + b"trailer" * 9, keep(format=format)) == alone
@@ -391,7 +391,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_broken_or_too_large_is_refused(name: str) -> None:
+def test_broken_or_too_large_images_are_refused(name: str) -> None:
     data, asked, reason = REFUSED[name]
     with pytest.raises(ImageError, match=reason):
         transcode(data, asked)
@@ -410,7 +410,7 @@ def test_damaged_files_are_stored_or_refused(data: st.DataObject, format: str) -
     assert result.source.height > 0 and result.source.width > 0
 
 
-def test_a_jpeg_with_stray_bytes_is_stored_as_it_is_and_read_as_pillow_reads_it() -> None:
+def test_a_jpeg_with_stray_bytes_is_stored_unchanged_and_read_as_pillow_does() -> None:
     strays = PROGRESSIVE[:-2] + b"stray bytes" + PROGRESSIVE[-2:]
     ((value, height, width),) = transcode(strays, keep()).records
     assert value[-13:-2] == b"stray bytes"
@@ -432,7 +432,7 @@ OPTIONS = ImageOptions(sizes=(KEEP,), depth=16, format="raw")
 
 
 def deep_file(pixels: np.ndarray, suffix: str = ".png") -> bytes:
-    """`pixels`, RGB, RGBA or grey, as a lossless file."""
+    """Return `pixels`, RGB, RGBA or grey, as a lossless file."""
     order = [2, 1, 0, 3][: pixels.shape[2]] if pixels.ndim == 3 else None
     encoded, data = cv2.imencode(suffix, pixels if order is None else pixels[:, :, order])
     assert encoded
@@ -446,7 +446,7 @@ def stored(data: bytes, options: ImageOptions = OPTIONS) -> np.ndarray:
 
 @pytest.mark.parametrize("suffix", [".png", ".tiff"])
 @pytest.mark.parametrize("format", ["raw", "png"])
-def test_16_bits_are_stored_to_the_bit(suffix: str, format: Any) -> None:
+def test_16_bits_are_stored_exactly(suffix: str, format: Any) -> None:
     options = replace(OPTIONS, format=format)
     assert np.array_equal(stored(deep_file(DEEP, suffix), options), DEEP)
     gray = replace(options, color="gray")
@@ -490,7 +490,7 @@ def test_colours_of_16_bits_are_those_of_8(color: Color, shape: tuple[int, ...],
 
 
 @pytest.mark.parametrize(("color", "gray"), [("keep", True), ("gray", True), ("rgb", False), ("rgba", False)])
-def test_grey_stays_grey_where_it_may(color: Color, gray: bool) -> None:
+def test_grey_stays_grey_where_permitted(color: Color, gray: bool) -> None:
     pixels = decode(deep_file(DEEP[:, :, 0]), Wanted(color, 16)).pixels
     assert np.array_equal(pixels if gray else pixels[:, :, 1], DEEP[:, :, 0])
 
@@ -503,7 +503,7 @@ def test_16_bits_are_stored_upright(orientation: int) -> None:
     assert np.array_equal(stored(data), upright.astype(np.uint16) * 257)
 
 
-def test_a_profile_of_16_bits_is_refused_unless_it_is_to_be_ignored() -> None:
+def test_a_profile_of_16_bits_is_refused_unless_ignored() -> None:
     data = with_chunk(deep_file(DEEP), b"iCCP", b"icc\0\0" + zlib.compress(SWAPPED))
     with pytest.raises(ImageError, match=r"its colour profile cannot be converted with 16 bits; --icc ignore"):
         stored(data)

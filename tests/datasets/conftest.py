@@ -1,4 +1,4 @@
-"""Datasets that several tests of reading share."""
+"""Datasets of several tests of reading."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tampering import overwrite_value
 
 @pytest.fixture(scope="session")
 def data(dataset: Path) -> LMDBDataset:
-    """56 images, cropped at random to 24 px, as rows of batches; read only."""
+    """Return a dataset of 56 images, randomly cropped to 24 px, as rows of batches; read only."""
     return LMDBDataset(dataset, crop=RandomResizedCrop(24), flip=0.5, decode="tensor")
 
 
 @pytest.fixture
 def damaged(dataset: Path, tmp_path: Path) -> Path:
-    """A copy of the dataset in which sample 20 is no JPEG any more."""
+    """Copy the dataset, with sample 20 damaged."""
     copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
     overwrite_value(copied, 20)
     return copied

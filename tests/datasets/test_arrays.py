@@ -1,4 +1,4 @@
-"""Arrays beside images: read, cropped and mirrored with them where they have their shape, and left alone elsewhere."""
+"""Arrays stored with images: cropped and mirrored if they have the shape of their image, and unchanged otherwise."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from torchvisions import torchvision_or_skip
 
 SAMPLES = 8
 KINDS = {"depth": "f4", "normals": "f2", "wide": "u4", "other": "i8", "flags": "b1"}
-"""Arrays of the numbers of the mask, of these types; normals have three channels, each with another number added."""
+"""Arrays of these types with the numbers of the mask; normals have three channels, each with another offset."""
 CROPS = [RandomResizedCrop(20, scale=(0.2, 1.0)), RandomCrop(24), Resize(Size(30, 17)), CenterCrop(24)]
 
 
 def array(name: str, mask: np.ndarray) -> np.ndarray:
-    """What is stored under a name beside this mask."""
+    """Return the array of a name for this mask."""
     return (np.stack((mask, mask + 1, mask + 2), axis=2) if name == "normals" else mask).astype(KINDS[name])
 
 
@@ -73,7 +73,7 @@ ALL = (*KINDS, "embedding", "features", "mask")
 
 
 def check(mask: np.ndarray, parts: dict[str, Any], channels_first: bool) -> None:
-    """The arrays of a sample or of a batch are those of its mask, whatever was shown of it."""
+    """Assert that the arrays of a sample or a batch match its mask, for any crop."""
     for name in KINDS:
         values = np.asarray(parts[name])
         if name == "normals" and channels_first:
@@ -84,7 +84,7 @@ def check(mask: np.ndarray, parts: dict[str, Any], channels_first: bool) -> None
 
 @pytest.mark.parametrize("crop", [None, *CROPS], ids=str)
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
-def test_a_sample_has_its_arrays_as_its_image_is_shown(decode: Any, crop: Any, stored: Path) -> None:
+def test_a_sample_has_its_arrays_cropped_like_its_image(decode: Any, crop: Any, stored: Path) -> None:
     data = LMDBDataset(stored, decode=decode, crop=crop, flip=0.5 if crop else 0.0, companions=ALL, target=None)
     for number in range(SAMPLES):
         _, *others = data[number]
@@ -118,13 +118,13 @@ def test_arrays_of_several_shapes_are_a_list_in_a_batch_without_a_crop(stored: P
     assert isinstance(points, list) and [tuple(one.shape) for one in points] == [(i, 2) for i in range(SAMPLES)]
 
 
-def test_arrays_of_several_shapes_cannot_be_cropped_batches(stored: Path) -> None:
+def test_arrays_of_several_shapes_are_refused_in_cropped_batches(stored: Path) -> None:
     said = "companions: the arrays of 'points' in .* differ in shape or type .*; read without a crop, or name"
     with pytest.raises(OptionError, match=said):
         LMDBDataset(stored, crop=CenterCrop(8), companions=("points",))
 
 
-def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: Path) -> None:
+def test_an_array_of_another_type_than_the_first_is_damage_in_a_batch(tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw")
     np.save(source / "depth" / "5.npy", np.zeros((40, 50), np.int32))
     options = replace(OPTIONS, companions=(Companion("depth", "depth/{stem}.npy"),))
@@ -143,7 +143,7 @@ def test_an_array_of_another_type_than_the_first_is_damage_to_a_batch(tmp_path: 
     assert [depth.dtype for depth in depths] == [torch.float32] * 5 + [torch.int32] + [torch.float32] * (SAMPLES - 6)
 
 
-def test_tv_tensors_are_masks_where_arrays_have_their_images_shape(stored: Path) -> None:
+def test_tv_tensors_are_masks_if_arrays_have_the_shape_of_their_image(stored: Path) -> None:
     torchvision_or_skip()
     tv_tensors = importlib.import_module("torchvision.tv_tensors")
     for crop in (None, CenterCrop(8)):

@@ -1,4 +1,4 @@
-"""A transform that is assigned or changed after fuse=True took it over: images are those that ImageFolder gives."""
+"""Transforms assigned or changed after fuse=True has fused them: the images equal those of ImageFolder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from presize.errors import OptionError, PresizeWarning
 from torchvision_like import CenterCrop, Compose, LikeImageFolder, Normalize, RandomHorizontalFlip, ToTensor
 
 WITHIN = 1e-5
-"""Rounding of float32; another crop, flip or normalization differs by far more."""
+"""Rounding of float32; a different crop, flip or normalization differs by far more."""
 
 
 def training() -> Compose:
@@ -35,7 +35,7 @@ def negative(image: torch.Tensor) -> torch.Tensor:
 
 
 def to_corner(image: Any) -> Any:
-    """A transform that presize does not know."""
+    """Crop the corner: a transform that presize does not know."""
     return ToTensor()(image.crop((0, 0, 8, 8)))
 
 
@@ -167,7 +167,7 @@ SCRIPTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.filterwarnings("ignore:fuse. nothing was fused")
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_a_script_gives_the_images_that_it_gives_with_image_folder(
+def test_a_script_yields_the_images_of_image_folder(
     script: Callable[[Any], Any], dataset: Path, pairs: list[Any]
 ) -> None:
     ours = script(LMDBDataset(dataset, training(), fuse=True).subset(range(8)))
@@ -179,7 +179,7 @@ def test_a_script_gives_the_images_that_it_gives_with_image_folder(
         assert our_targets == targets
 
 
-def test_the_transform_is_the_one_that_was_given_or_assigned(dataset: Path) -> None:
+def test_the_transform_is_the_given_or_assigned_one(dataset: Path) -> None:
     train, val = training(), evaluation()
     data = LMDBDataset(dataset, train, fuse=True)
     assert data.transform is train and data.fused.rest is None  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def test_the_transform_is_the_one_that_was_given_or_assigned(dataset: Path) -> N
         data.transform = to_corner
 
 
-def test_a_crop_that_was_given_stays_whatever_the_transform(dataset: Path, pairs: list[Any]) -> None:
+def test_a_given_crop_stays_for_any_transform(dataset: Path, pairs: list[Any]) -> None:
     data = LMDBDataset(dataset, crop=Crop(24))
     data.transform = RandomHorizontalFlip(1)
     cropped = CenterCrop(24)(pairs[0][0])
@@ -201,7 +201,7 @@ def test_a_crop_that_was_given_stays_whatever_the_transform(dataset: Path, pairs
 
 
 class Module(torch.nn.Module):
-    """A composition as those of torchvision's v2 are."""
+    """A composition like those of torchvision's v2."""
 
     def __init__(self, *steps: Any) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class Module(torch.nn.Module):
 Module.__module__, Module.__name__ = "torchvision.transforms.v2.like", "Compose"
 
 
-def test_a_hook_that_a_composition_gets_later_is_called(dataset: Path) -> None:
+def test_a_hook_added_to_a_composition_later_is_called(dataset: Path) -> None:
     module = Module(CenterCrop(24), ToTensor())
     data = LMDBDataset(dataset, module, fuse=True)
     before = data[0][0]
@@ -224,7 +224,7 @@ def test_a_hook_that_a_composition_gets_later_is_called(dataset: Path) -> None:
 
 
 class RandomResizedCrop:
-    """Of which torchvision takes an int for the shorter side, and its constructor for a square."""
+    """A crop like torchvision's: an int sets the shorter side when assigned, and a square in the constructor."""
 
     def __init__(self, size: int) -> None:
         self.size: Any = (size, size)
@@ -238,7 +238,7 @@ RandomResizedCrop.__module__ = "torchvision.transforms.like"
 
 
 @pytest.mark.parametrize("size", [20, [20]])
-def test_a_size_of_one_number_that_a_random_resized_crop_gets_later_is_no_square(size: Any, dataset: Path) -> None:
+def test_a_size_of_one_number_set_on_a_random_resized_crop_later_is_not_a_square(size: Any, dataset: Path) -> None:
     crop = RandomResizedCrop(24)
     data = LMDBDataset(dataset, Compose([crop]), fuse=True)
     assert data[0][0].size == (24, 24)
@@ -249,7 +249,7 @@ def test_a_size_of_one_number_that_a_random_resized_crop_gets_later_is_no_square
     assert data[0][0].size == (20, 23)
 
 
-def test_a_subclass_whose_transform_is_an_attribute_of_its_own_calls_that(dataset: Path) -> None:
+def test_a_subclass_that_keeps_its_transform_in_an_attribute_calls_it(dataset: Path) -> None:
     @dataclass(eq=False)
     class Own(LMDBDataset):
         root: str
@@ -286,7 +286,7 @@ def first_images(loader: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(load: Any, workers: int, dataset: Path) -> None:
+def test_a_loader_of_a_part_follows_changes_of_its_dataset(load: Any, workers: int, dataset: Path) -> None:
     data = LMDBDataset(dataset, training(), fuse=True)
     loader = load(Subset(data, [5, 3]), 2, num_workers=workers)
     assert first_images(loader).shape == (2, 3, 24, 24)
@@ -295,7 +295,7 @@ def test_a_loader_of_a_part_follows_the_dataset_it_is_a_part_of(load: Any, worke
     assert images.shape == (2, 3, 20, 20) and list(targets) == [str(data.targets[i]) for i in (5, 3)]
 
 
-def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset: Path) -> None:
+def test_a_change_that_a_loader_cannot_follow_is_refused_each_time(dataset: Path) -> None:
     data = LMDBDataset(dataset, Compose([CenterCrop(24)]), fuse=True)
     loader = Loader(data, 4, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3))
     data.transform = training()
@@ -306,7 +306,7 @@ def test_a_change_that_a_loader_cannot_follow_is_refused_again_and_again(dataset
 
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_a_loader_of_a_part_follows_other_indices_of_the_same_number(load: Any, in_place: bool, dataset: Path) -> None:
+def test_a_loader_of_a_part_follows_a_replacement_of_its_indices(load: Any, in_place: bool, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=Crop(24), decode="tensor")
     part = Subset(data, [5, 3])
     loader = load(part, 2, num_workers=0)
@@ -321,7 +321,7 @@ def test_a_loader_of_a_part_follows_other_indices_of_the_same_number(load: Any, 
         next(iter(loader))
 
 
-def test_parts_are_joined_if_what_is_left_of_their_transforms_is_the_same(dataset: Path) -> None:
+def test_parts_are_joined_if_the_rest_of_their_transforms_is_the_same(dataset: Path) -> None:
     parts = [LMDBDataset(dataset, training(), fuse=True) for _ in range(2)]
     joined = Loader(ConcatDataset(parts), 8, num_workers=0)
     assert torch.equal(first_images(joined), first_images(DataLoader(parts[0], 8)))

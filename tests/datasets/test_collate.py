@@ -1,4 +1,4 @@
-"""collate: a batch that was decoded as one array is not copied, and is what torch's own makes of it."""
+"""collate: a batch decoded as one array is not copied, and equals that of torch's collate."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def test_no_collate_copies_the_pixels_of_a_batch(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["label", None, "path", ("label", "path", "width"), {"y": "label", "at": "path"}])
-def test_our_collate_makes_what_torchs_own_makes(target: Any, dataset: Path) -> None:
+def test_our_collate_equals_torchs(target: Any, dataset: Path) -> None:
     expected = collate(batch_of(dataset, target=target))
     for batch in (batch_of(dataset, target=target), list(batch_of(dataset, target=target))):
         assert same(default_collate(batch), expected)
 
 
-def test_a_target_transform_leaves_the_images_as_they_are(dataset: Path) -> None:
+def test_a_target_transform_leaves_the_images_unchanged(dataset: Path) -> None:
     batch = batch_of(dataset, target_transform=lambda label: {"label": label})
     images, targets = collate(batch)
     assert images.data_ptr() == batch[0][0].data_ptr()
     assert targets["label"].dtype == torch.int64
 
 
-def test_what_is_no_batch_of_views_goes_to_torchs_own_collate() -> None:
+def test_other_batches_are_collated_by_torch() -> None:
     assert collate([(1, 2.0), (3, 4.0)])[0].tolist() == [1, 3]
     assert collate([torch.zeros(1), torch.ones(1)][:1]).shape == (1, 1)
     with pytest.raises(IndexError):

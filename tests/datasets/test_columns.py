@@ -46,7 +46,7 @@ def to_array(image: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four pictures with the label table LABELS; read only."""
+    """Build four pictures with the label table LABELS; read only."""
     images = {name: smooth_image(20, 20, seed=i) for i, name in enumerate(LABELS["path"])}
     rows = [dict(zip(LABELS, row, strict=True)) for row in zip(*LABELS.values(), strict=True)]
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16),)))
@@ -86,15 +86,15 @@ def test_any_columns_can_be_the_target(labelled: Path, target: Any, values: list
             _ = ds.targets
 
 
-def test_without_a_target_or_labels_the_image_comes_alone(labelled: Path, tmp_path: Path) -> None:
+def test_without_a_target_or_labels_samples_are_images_only(labelled: Path, tmp_path: Path) -> None:
     bare = LMDBDataset(build_images(tmp_path, {"0.png": smooth_image(20, 20)}), decode="numpy")
     assert (bare.classes, bare.class_to_idx) == (None, {})
     for ds in (LMDBDataset(labelled, target=None, decode="numpy"), bare):
         assert ds[-1].ndim == 3 and ds.samples[0] == ("0.png", None)
-        assert not hasattr(ds, "targets"), "as code asks that works with and without"
+        assert not hasattr(ds, "targets"), "for code that works with and without targets"
 
 
-def test_a_target_that_is_no_column_is_named_beside_the_columns(labelled: Path) -> None:
+def test_an_unknown_target_is_named_with_the_columns(labelled: Path) -> None:
     with pytest.raises(DatasetError, match=r"has no column 'lable'; it has path, .*, label, .*, points"):
         LMDBDataset(labelled, target="lable")
 
@@ -125,7 +125,7 @@ def test_a_column_has_one_type_in_every_loader_and_batch(options: Any, labelled:
     target = options["target"]
     cropped = LMDBDataset(labelled, **options, crop=CenterCrop(8), decode="tensor")
     transformed = LMDBDataset(labelled, to_array, **options)
-    for size in (1, 2, 4):  # batches with and without nulls, of even and of uneven lists
+    for size in (1, 2, 4):  # batches with and without nulls, with lists of equal and of different lengths
         expected = [targets for _, targets in Loader(cropped, size, num_workers=0)]
         for ds in (cropped, transformed):
             found = [targets for _, targets in make_loader(ds, size, num_workers=0)]
@@ -142,7 +142,7 @@ def test_values_that_torch_cannot_stack_stay_a_list(column: str, labelled: Path)
 
 
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
-def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path) -> None:
+def test_values_with_several_views_stay_a_list(decode: Any, labelled: Path) -> None:
     ds = LMDBDataset(labelled, target=("label", "points"), crop=[CenterCrop(8), CenterCrop(6)], decode=decode)
     for loader in (Loader(ds, 2, num_workers=0), make_loader(ds, 2, num_workers=0)):
         for at, (views, (labels, points)) in enumerate(loader):
@@ -150,7 +150,7 @@ def test_values_beside_several_views_stay_a_list_too(decode: Any, labelled: Path
             assert labels.tolist() == [[1, 2], [0, 1]][at] and points == LABELS["points"][2 * at :][:2]
 
 
-def test_a_batch_of_which_all_is_left_out_has_no_targets(labelled: Path) -> None:
+def test_a_batch_without_samples_has_no_targets(labelled: Path) -> None:
     for target, expected in (("points", []), (("label", "points"), [torch.empty(0, dtype=torch.int64), []])):
         ds = LMDBDataset(labelled, target=target, crop=CenterCrop(24), decode="tensor")
         images, targets = next(iter(Loader(ds, 4, num_workers=0, on_error="skip")))
@@ -163,7 +163,7 @@ def test_a_target_transform_is_collated_by_torch(labelled: Path) -> None:
         assert next(iter(loader))[1].tolist() == [2, 2, 0, 1]
 
 
-# --- several ---
+# --- several columns ---
 
 
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
@@ -206,7 +206,7 @@ def test_a_target_transform_gets_the_dict(labelled: Path) -> None:
     ],
     ids=["text", "sorted values", "numbers in lists", "text in lists", "a missing value"],
 )
-def test_a_vocabulary_numbers_values_by_their_place(
+def test_a_vocabulary_numbers_values_by_position(
     options: dict[str, Any], targets: list[Any], vocabulary: Any, labelled: Path
 ) -> None:
     ds = LMDBDataset(labelled, **options, decode="bytes")
@@ -224,7 +224,7 @@ def test_multi_hot_vectors_have_a_place_for_each_value(labelled: Path) -> None:
     assert ds.targets.dtype == np.float32 and np.array_equal(ds.targets, expected)
     assert np.array_equal(ds.subset([3, 0]).targets, expected[[3, 0]])
     ds[0][1].zero_()
-    assert torch.equal(ds[0][1], expected[0]), "a vector is the caller's own"
+    assert torch.equal(ds[0][1], expected[0]), "a vector belongs to the caller"
 
 
 @pytest.mark.parametrize("vocabulary", [{}, {"none": ["a", "b"]}])
@@ -242,7 +242,7 @@ def test_a_vocabulary_is_that_of_the_whole_dataset_in_a_subset_and_in_workers(la
     assert next(iter(loader))[1].tolist() == [[0, 1]]
 
 
-def test_parts_with_other_vocabularies_are_no_sum(labelled: Path) -> None:
+def test_parts_with_different_vocabularies_cannot_be_joined(labelled: Path) -> None:
     parts = [
         LMDBDataset(labelled, target="tags", vocabulary={"tags": words}, multi_hot="tags", crop=CenterCrop(8))
         for words in (["x", "y"], ["x", "y"], ["y", "x"])
@@ -284,7 +284,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused(options: dict[str, Any], said
 def test_text_outside_the_index_is_found_before_it_is_read_or_numbered(labelled: Path, tmp_path: Path) -> None:
     shutil.copytree(labelled, tmp_path / "OUT")
     change_offset(tmp_path / "OUT", "caption", 2, 10**12)
-    assert len(LMDBDataset(tmp_path / "OUT")) == 4, "nobody asked for captions"
+    assert len(LMDBDataset(tmp_path / "OUT")) == 4, "captions were not requested"
     for vocabulary in ({}, {"caption": None}):
         with pytest.raises(DatasetError, match=r"column 'caption' of .* is damaged: "):
             LMDBDataset(tmp_path / "OUT", target="caption", vocabulary=vocabulary)

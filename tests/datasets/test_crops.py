@@ -1,4 +1,4 @@
-"""Crops: where the boxes lie, before anything is read."""
+"""Crops: the positions of boxes, before anything is read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PLAIN = random.Random(0)
 
 
 def one_after_the_other(height: int, width: int) -> tuple[float, float]:
-    """Area and ratio of one crop, drawn as torchvision draws them."""
-    while True:  # ten tries are always enough for the images here
+    """Draw area and ratio of one crop like torchvision."""
+    while True:  # ten tries always suffice for these images
         area = height * width * PLAIN.uniform(0.08, 1)
         ratio = math.exp(PLAIN.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
@@ -39,14 +39,14 @@ def one_after_the_other(height: int, width: int) -> tuple[float, float]:
 
 
 @given(st.lists(st.tuples(sides, sides), min_size=1, max_size=20), st.integers(1, 300), st.integers(0, 2**40))
-def test_a_random_resized_crop_lies_inside_its_image(images: list[tuple[int, int]], size: int, seed: int) -> None:
+def test_a_random_resized_crop_is_inside_its_image(images: list[tuple[int, int]], size: int, seed: int) -> None:
     heights, widths = (list(side) for side in zip(*images, strict=True))
     top, left, height, width = boxes_of(RandomResizedCrop(size), heights, widths, seed).T
     assert (top >= 0).all() and (left >= 0).all() and (height > 0).all() and (width > 0).all()
     assert (top + height <= heights).all() and (left + width <= widths).all()
 
 
-def test_a_random_resized_crop_has_the_areas_ratios_and_places_that_were_asked_for() -> None:
+def test_a_random_resized_crop_has_the_requested_areas_ratios_and_positions() -> None:
     n, height, width = 20_000, 300, 400
     top, left, h, w = boxes_of(RandomResizedCrop(224), [height] * n, [width] * n).T
     areas, ratios = h * w / (height * width), w / h
@@ -61,18 +61,18 @@ def test_a_random_resized_crop_has_the_areas_ratios_and_places_that_were_asked_f
     assert (left / np.maximum(width - w, 1))[free].mean() == pytest.approx(0.5, abs=0.015)
 
 
-def test_when_no_try_fits_the_middle_is_taken_at_the_nearest_ratio() -> None:
+def test_if_no_try_fits_the_centre_is_taken_with_the_nearest_ratio() -> None:
     assert boxes_of(RandomResizedCrop(32), [10, 1000], [1000, 10]).tolist() == [[0, 493, 10, 13], [493, 0, 13, 10]]
 
 
-def test_boxes_that_are_decoded_at_reduced_size_lie_on_its_pixels() -> None:
+def test_boxes_decoded_at_reduced_size_are_aligned_to_its_pixels() -> None:
     boxes = boxes_of(RandomResizedCrop(50), [900] * 500, [1200] * 500)
     for scale in (2, 4, 8):
         larger = boxes[(boxes[:, 2:] >= 50 * scale).all(axis=1)]
         assert len(larger) > 10 and (larger % scale == 0).all()
 
 
-def test_exact_boxes_differ_from_those_of_a_reduced_decode_by_their_rounding_alone() -> None:
+def test_exact_boxes_differ_from_those_of_a_reduced_decode_only_by_their_rounding() -> None:
     sides = [900] * 500, [1200] * 500
     exact, rounded = (boxes_of(RandomResizedCrop(200, exact=exact), *sides) for exact in (True, False))
     assert ((exact - rounded) < 8).all() and (exact >= rounded).all() and (exact % 2).any(axis=0).all()
@@ -80,7 +80,7 @@ def test_exact_boxes_differ_from_those_of_a_reduced_decode_by_their_rounding_alo
     assert small.any() and (exact[small] == rounded[small]).all()
 
 
-def test_a_random_crop_reaches_every_place_and_no_other() -> None:
+def test_a_random_crop_reaches_every_position_and_no_other() -> None:
     boxes = boxes_of(RandomCrop(Size(8, 6)), [10] * 2000, [9] * 2000)
     assert {tuple(box) for box in boxes.tolist()} == {(t, left, 8, 6) for t in range(3) for left in range(4)}
 
@@ -89,7 +89,7 @@ def test_a_random_crop_reaches_every_place_and_no_other() -> None:
     ("height", "width", "box"),
     [(256, 340, [16, 58, 224, 224]), (224, 225, [0, 0, 224, 224]), (227, 229, [2, 2, 224, 224])],
 )
-def test_a_center_crop_is_where_torchvision_has_it(height: int, width: int, box: list[int]) -> None:
+def test_a_center_crop_matches_torchvisions(height: int, width: int, box: list[int]) -> None:
     assert box[:2] == [round((height - 224) / 2), round((width - 224) / 2)]
     assert boxes_of(CenterCrop(224), [height], [width]).tolist() == [box]
 
@@ -113,13 +113,13 @@ def test_resize_takes_the_whole_image() -> None:
         (lambda: RandomResizedCrop(8, ratio=(1, math.nan)), "ratio: expected two ratios"),
     ],
 )
-def test_a_crop_that_cannot_be_is_refused(make: Callable[[], object], said: str) -> None:
+def test_invalid_crops_are_refused(make: Callable[[], object], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         make()
 
 
 @given(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(1, 50))
-def test_random_numbers_depend_on_their_visit_alone(seed: int, epoch: int, count: int) -> None:
+def test_random_numbers_depend_only_on_their_visit(seed: int, epoch: int, count: int) -> None:
     keys = np.array([3, 2**48, 3, 0])
     together = uniform(seed, epoch, keys, count)
     assert together.shape == (4, count) and (together >= 0).all() and (together < 1).all()
@@ -136,7 +136,7 @@ def test_the_random_numbers_of_a_seed_never_change() -> None:
     assert uniform(1, 2, np.array([5]), 2, view=1).tolist() == [[0.20311274450996097, 0.6789713140318189]]
 
 
-def test_random_numbers_are_even_and_independent() -> None:
+def test_random_numbers_are_uniform_and_independent() -> None:
     numbers = uniform(7, 3, np.arange(50_000), 4)
     assert numbers.mean(axis=0) == pytest.approx([0.5] * 4, abs=0.006)
     assert numbers.var(axis=0) == pytest.approx([1 / 12] * 4, abs=0.002)

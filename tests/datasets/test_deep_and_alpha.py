@@ -1,4 +1,4 @@
-"""Datasets of 16 bits and with alpha, from source files to samples and batches."""
+"""Datasets with 16 bits and with alpha, from source files to samples and batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COUNT = 6
 
 
 def deep_image(seed: int) -> np.ndarray:
-    """RGB, uint16 (48, 60, 3), with low bytes that 8 bits would lose."""
+    """Return RGB, uint16 (48, 60, 3), with low bytes that 8 bits would lose."""
     return smooth_image(48, 60, seed).astype(np.uint16) * 251 + seed
 
 
 def cutout(seed: int) -> np.ndarray:
-    """RGBA, uint8 (48, 60, 4): opaque on the left, transparent on the right."""
+    """Return RGBA, uint8 (48, 60, 4): opaque on the left, transparent on the right."""
     alpha = np.repeat(np.linspace(255, 0, 60).round().astype(np.uint8)[np.newaxis], 48, axis=0)
     return np.dstack((smooth_image(48, 60, seed), alpha))
 
@@ -41,7 +41,7 @@ Build = Callable[..., Path]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Builds a dataset of `images`, saved losslessly."""
+    """Return a function that builds a dataset of `images`, saved without loss."""
 
     def build(images: list[np.ndarray], size: Size = KEEP, **options: Any) -> Path:
         raw = tmp_path / "raw"
@@ -57,7 +57,7 @@ def build(tmp_path: Path) -> Build:
 
 @pytest.mark.parametrize("format", ["png", "raw"])
 @pytest.mark.parametrize("color", ["rgb", "keep"])
-def test_16_bits_come_back_as_they_were(build: Build, format: Format, color: Color) -> None:
+def test_16_bits_are_returned_exactly(build: Build, format: Format, color: Color) -> None:
     images = [deep_image(seed) for seed in range(COUNT)]
     root = build(images, depth=16, format=format, color=color)
     ds = LMDBDataset(root, decode="numpy")
@@ -123,7 +123,7 @@ def test_batches_of_16_bits_need_no_dev_shm(crop: Any, build: Build) -> None:
 
 
 @pytest.mark.parametrize("format", ["png", "raw"])
-def test_transparency_comes_back_as_it_was(build: Build, format: Format) -> None:
+def test_transparency_is_returned_exactly(build: Build, format: Format) -> None:
     images = [cutout(seed) for seed in range(COUNT)]
     root = build(images, color="rgba", format=format)
     for found, expected in zip(LMDBDataset(root, decode="numpy"), images, strict=True):
@@ -134,7 +134,7 @@ def test_transparency_comes_back_as_it_was(build: Build, format: Format) -> None
     assert np.array_equal(batch.permute(0, 2, 3, 1), np.stack(images))
 
 
-def test_opaque_images_beside_transparent_ones_get_alpha(build: Build) -> None:
+def test_opaque_images_among_transparent_ones_get_alpha(build: Build) -> None:
     root = build([smooth_image(48, 60), cutout(1)], color="rgba", format="webp")
     first, second = LMDBDataset(root, decode="numpy")
     assert (first[:, :, 3] == 255).all()
@@ -150,7 +150,7 @@ def test_opaque_images_beside_transparent_ones_get_alpha(build: Build) -> None:
         ({"format": "png"}, 1),
     ],
 )
-def test_the_format_is_version_2_only_where_version_1_would_misread_it(
+def test_the_format_is_version_2_only_if_version_1_would_misread_it(
     build: Build, options: dict[str, Any], version: int
 ) -> None:
     root = build([deep_image(0)], **options)
@@ -158,7 +158,7 @@ def test_the_format_is_version_2_only_where_version_1_would_misread_it(
 
 
 @pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
-def test_raw_pixels_are_exported_as_they_are(
+def test_raw_pixels_are_exported_unchanged(
     build: Build, options: dict[str, Any], presize: Callable[..., Ran], tmp_path: Path
 ) -> None:
     images = [deep_image(1)] if "depth" in options else [cutout(1)]
@@ -176,7 +176,7 @@ def test_parts_of_another_depth_are_not_joined(build: Build, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
-def test_what_trains_on_rgb_refuses_other_pixels_in_a_line(
+def test_models_for_rgb_refuse_other_pixels_in_a_line(
     build: Build, options: dict[str, Any], presize: Callable[..., Ran]
 ) -> None:
     root = build([deep_image(1)], format="raw", **options)

@@ -1,4 +1,4 @@
-"""FolderDataset: a folder of images as it is, in ImageFolder's order, without torchvision."""
+"""FolderDataset: a plain folder of images, in ImageFolder's order, without torchvision."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NAMES = "cow/2.jpg cow/10.jpg cow/a/1.PNG cow/a-b/1.webp ant/z.bmp ant/A.gif ant
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of many formats in three classes, and files that are none; read only."""
+    """Create pictures of many formats in three classes, and other files; read only."""
     folder = tmp_path_factory.mktemp("photos")
     for i, name in enumerate(NAMES):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         image = Image.fromarray(smooth_image(20 + i, 30, seed=i))
         turned = Image.Exif()
-        turned[0x0112] = 6  # shown turned by 90 degrees
+        turned[0x0112] = 6  # displayed with a rotation of 90 degrees
         image.save(folder / name, **({"exif": turned} if name == "cow/10.jpg" else {}))
     (folder / "ant" / "notes.txt").touch()
     (folder / "cow" / "a" / "list.csv").touch()
@@ -51,13 +51,13 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path) -> 
     assert ds.class_to_idx == {"ant": 0, "bee": 1, "cow": 2}
     assert ds.samples == samples
     assert ds.targets.tolist() == [label for _, label in samples]
-    assert torch.as_tensor(ds.targets).dtype == torch.int64, "without torch's warning of an array that is read-only"
+    assert torch.as_tensor(ds.targets).dtype == torch.int64, "without torch's warning of a read-only array"
     assert len(ds) == len(NAMES)
     assert repr(ds) == f"FolderDataset('{photos}', 8 samples, decode='pil')"
 
 
 @pytest.mark.parametrize("suffix", [*sorted(IMAGE_SUFFIXES), ".JPG", ".txt", ".jpg.txt", "jpg", ""])
-def test_a_file_that_is_no_image_is_listed_if_it_is_named_like_one(tmp_path: Path, suffix: str) -> None:
+def test_a_file_that_is_not_an_image_is_listed_if_its_suffix_is_one_of_an_image(tmp_path: Path, suffix: str) -> None:
     (tmp_path / "sure.png").touch()
     (tmp_path / f"a{suffix}").touch()
     assert len(FolderDataset(tmp_path)) == 1 + claims_to_be_an_image(f"a{suffix}")
@@ -81,7 +81,7 @@ def test_an_image_of_any_name_is_listed_as_a_build_stores_it(name: str, tmp_path
 @pytest.mark.parametrize(
     "target", [pytest.param("../elsewhere", marks=pytest.mark.filterwarnings("ignore:.*1 folder left out")), "nowhere"]
 )
-def test_bench_accepts_a_folder_and_what_was_built_from_it(target: str, tmp_path: Path) -> None:
+def test_bench_accepts_a_folder_and_its_dataset(target: str, tmp_path: Path) -> None:
     for path in ("photos/a/1.jpg", "photos/a/tmp", "photos/b/2.jpg", "photos/b/cut.jpg", "elsewhere/3.jpg"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(smooth_image(20, 30)).save(tmp_path / path, "jpeg")
@@ -100,7 +100,7 @@ def test_bench_accepts_a_folder_and_what_was_built_from_it(target: str, tmp_path
     assert all(found == ["a/1.jpg", "a/tmp", "b/2.jpg"] for found in paths.values())
 
 
-def test_only_files_without_the_suffix_of_an_image_are_opened(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_without_an_image_suffix_are_opened(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("presize.sources.scan.starts_like_an_image", lambda _, path: bool(opened.append(path)))
     assert len(FolderDataset(photos)) == len(NAMES)
@@ -129,7 +129,7 @@ def test_transforms_get_the_image_and_the_class_number(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, torch.tensor])
-def test_an_index_means_what_it_means_for_a_list(photos: Path, kind: Callable[[int], Any]) -> None:
+def test_an_index_works_like_that_of_a_list(photos: Path, kind: Callable[[int], Any]) -> None:
     ds = FolderDataset(photos, decode="bytes")
     assert [ds[kind(i)] for i in range(-8, 8)] == list(ds) * 2
     for i in (-1000, -9, 8):
@@ -137,7 +137,7 @@ def test_an_index_means_what_it_means_for_a_list(photos: Path, kind: Callable[[i
             ds[kind(i)]
 
 
-def test_a_folder_without_class_folders_has_images_alone(photos: Path, tmp_path: Path) -> None:
+def test_a_folder_without_class_folders_has_only_images(photos: Path, tmp_path: Path) -> None:
     ds = FolderDataset(photos / "ant", decode="numpy")
     assert ds[0].shape == (25, 30, 3)
     assert (ds.classes, ds.class_to_idx, ds.samples[0]) == (None, {}, (str(photos / "ant" / "A.gif"), None))
@@ -163,7 +163,7 @@ def test_links_are_followed_as_image_folder_does(photos: Path, tmp_path: Path) -
         (None, "No such file or directory"),
     ],
 )
-def test_an_image_that_cannot_be_read_is_named(photos: Path, tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_an_unreadable_image_is_named(photos: Path, tmp_path: Path, content: bytes | None, words: str) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     ds = FolderDataset(tmp_path / "photos")
     file = tmp_path / "photos" / "bee" / "1.jpeg"
@@ -172,7 +172,7 @@ def test_an_image_that_cannot_be_read_is_named(photos: Path, tmp_path: Path, con
         ds[3]
 
 
-def test_what_is_no_folder_of_images_is_refused(photos: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_a_folder_of_images_are_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     for root in (photos / "nowhere", photos / "bee" / "1.jpeg"):
         with pytest.raises(SourceError, match=root.name):
@@ -201,14 +201,14 @@ def test_a_relative_path_means_the_same_from_anywhere(photos: Path, monkeypatch:
     assert ds[0] == FolderDataset(photos, decode="bytes")[0]
 
 
-def test_there_is_no_python_object_a_file(photos: Path) -> None:
+def test_there_is_no_python_object_per_file(photos: Path) -> None:
     values = vars(FolderDataset(photos)).values()
     assert not [value for value in values if isinstance(value, list | dict | tuple) and len(value) > 3]
     assert {type(value) for value in values} >= {pa.LargeStringArray, np.ndarray}
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_copies_and_parts_deliver_the_same_samples(photos: Path, method: str) -> None:
+def test_workers_copies_and_parts_yield_the_same_samples(photos: Path, method: str) -> None:
     ds = FolderDataset(photos, len, decode="bytes")
     loader = DataLoader(ds, batch_size=3, num_workers=1, multiprocessing_context=method)
     found = [pair for sizes, labels in loader for pair in zip(sizes.tolist(), labels.tolist(), strict=True)]

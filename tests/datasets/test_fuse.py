@@ -1,4 +1,4 @@
-"""fuse: what is taken over gives torchvision's boxes, flips, pixels and numbers, and the rest stays as it is."""
+"""fuse: fused transforms have torchvision's boxes, flips, pixels and numbers, and the others stay unchanged."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_LEVEL = 1 / 255 / min(STD) + 1e-6
 """One grey level, normalized."""
 ROUNDING = 2e-6
-"""ToDtype multiplies where presize divides."""
+"""ToDtype multiplies, while presize divides."""
 
 SIDES = [(96, 96), (96, 150), (130, 96), (400, 300), (96, 97), (211, 240), (260, 520), (101, 99)]
 
 
 def photograph(height: int, width: int, seed: int) -> np.ndarray:
-    """A picture with edges and noise in it, of which resampling shows."""
+    """Return a picture with edges and noise, on which resampling shows."""
     rng = np.random.default_rng(seed)
     noise = rng.integers(-40, 41, (height, width, 3))
     stripes = 40 * (np.arange(width) // 7 % 2)[None, :, None]
@@ -52,13 +52,13 @@ def built(out: Path, sides: list[tuple[int, int]], image: ImageOptions) -> Path:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of many sizes, stored as they are; read only."""
+    """Build images of many sizes, stored unchanged; read only."""
     return built(tmp_path_factory.mktemp("stored"), SIDES, ImageOptions(sizes=(Size(600, 600),)))
 
 
 @pytest.fixture(scope="module")
 def at_96(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images whose shorter side is 96; read only."""
+    """Build images whose shorter side is 96; read only."""
     return built(tmp_path_factory.mktemp("at_96"), SIDES, ImageOptions(sizes=(Size(96, 96),), upscale=True))
 
 
@@ -67,12 +67,12 @@ def names(steps: tuple[str, ...]) -> list[str]:
 
 
 def training(version: Any, size: int = 64) -> list[Any]:
-    """The transforms of a training script."""
+    """Return the transforms of a training script."""
     to_float = [v1.ToTensor()] if version is v1 else [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     return [version.RandomResizedCrop(size), version.RandomHorizontalFlip(), *to_float, version.Normalize(MEAN, STD)]
 
 
-def test_a_training_script_is_taken_over_as_a_whole() -> None:
+def test_a_training_script_is_fused_completely() -> None:
     for version in (v1, v2):
         fused = fuse(version.Compose(training(version)))
         assert fused.crop == RandomResizedCrop(Size(64, 64), exact=True)
@@ -85,7 +85,7 @@ class OwnFlip(v1.RandomHorizontalFlip):  # type: ignore[misc, name-defined]
 
 
 class Preset:
-    """As those of torchvision's references."""
+    """A preset like those of torchvision's references."""
 
     def __init__(self, *steps: Any) -> None:
         self.transforms = v1.Compose(list(steps))
@@ -104,7 +104,7 @@ class Holder(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kind", [Preset, Holder])
-def test_an_object_that_only_calls_its_compose_is_that_compose(kind: Any, at_96: Path) -> None:
+def test_an_object_that_only_calls_its_compose_is_treated_as_that_compose(kind: Any, at_96: Path) -> None:
     preset = kind(v2.CenterCrop(64), v2.RandomHorizontalFlip(0), v2.GaussianBlur(3), v2.PILToTensor())
     dataset = LMDBDataset(at_96, transform=preset, fuse=True)
     assert names(dataset.fused.stays) == ["GaussianBlur", "PILToTensor"]  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def double(image: Any) -> Any:
 
 
 def fixed(transform: Any, **attributes: Any) -> Any:
-    """A transform that was given an attribute, as a random generator of its own."""
+    """Return a transform with attributes set, such as its own random generator."""
     vars(transform).update(attributes)
     return transform
 
@@ -154,7 +154,7 @@ STAYS: list[tuple[str, Any, list[str], str]] = [
 
 
 @pytest.mark.parametrize(("transforms", "stays", "reason"), [row[1:] for row in STAYS], ids=[row[0] for row in STAYS])
-def test_what_is_not_understood_stays_with_all_after_it(transforms: Any, stays: list[str], reason: str) -> None:
+def test_unknown_transforms_stay_with_all_later_ones(transforms: Any, stays: list[str], reason: str) -> None:
     fused = fuse(v1.Compose(transforms))
     assert fused.crop is not None and names(fused.stays)[0].startswith(stays[0]) and len(fused.stays) == len(stays)
     assert reason in fused.reason
@@ -186,7 +186,7 @@ NOTHING: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("transform", "reason"), [row[1:] for row in NOTHING], ids=[row[0] for row in NOTHING])
-def test_nothing_is_taken_over_unless_the_crop_is(transform: Any, reason: str) -> None:
+def test_nothing_is_fused_unless_the_crop_is(transform: Any, reason: str) -> None:
     fused = fuse(transform)
     assert (fused.crop, fused.flip, fused.normalize, fused.decode) == (None, 0.0, None, "pil")
     assert fused.rest is transform and fused.taken == () and reason in fused.reason
@@ -203,7 +203,7 @@ def test_a_composition_in_a_composition_is_one() -> None:
 
 @contextmanager
 def draws(numbers: np.ndarray) -> Iterator[None]:
-    """torchvision draws these 22 numbers from [0, 1) in place of its own."""
+    """Make torchvision draw these 22 numbers from [0, 1)."""
     tries = iter(np.stack((numbers[:10], numbers[10:20]), axis=1).ravel())
     places = iter(numbers[20:])
 
@@ -240,7 +240,7 @@ BICUBIC = v2.InterpolationMode.BICUBIC
     ("decode", "interpolation"),
     [("pil", v2.InterpolationMode.BILINEAR), ("tensor", v2.InterpolationMode.BILINEAR), ("pil", BICUBIC)],
 )
-def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(
+def test_pixels_are_torchvisions_and_within_one_grey_level_for_tensors(
     decode: Any, interpolation: Any, size: int, stored: Path
 ) -> None:
     functional = v2.functional
@@ -258,7 +258,7 @@ def test_pixels_are_torchvisions_and_of_tensors_within_one_grey_level(
         assert (image - theirs).abs().max() <= (GREY_LEVEL if decode == "tensor" else ROUNDING)
 
 
-def test_timms_arrays_are_taken_over(at_96: Path, tmp_path: Path) -> None:
+def test_timms_arrays_are_fused(at_96: Path, tmp_path: Path) -> None:
     from timm.data.loader import fast_collate
 
     transform = v1.Compose([v1.Resize(72), v1.CenterCrop(64), timm.ToNumpy()])
@@ -295,7 +295,7 @@ def test_a_random_interpolation_is_one_of_timms_two(stored: Path) -> None:
 
 
 def drawn(fused: LMDBDataset) -> Iterator[tuple[int, list[int], bool, Any, float]]:
-    """The number, box, flip, image and last random number of each sample, as an epoch draws them."""
+    """Yield the number, box, flip, image and last random number of each sample, as drawn in an epoch."""
     visits = list(EpochSampler(Shuffled(len(fused), seed=5)))
     crop: Any = fused.crop
     random = uniform(5, 0, np.array([visit.key for visit in visits]), 1 + crop.draws)
@@ -307,7 +307,7 @@ def drawn(fused: LMDBDataset) -> Iterator[tuple[int, list[int], bool, Any, float
 
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
-def test_an_evaluation_script_gives_torchvisions_numbers(version: Any, at_96: Path) -> None:
+def test_an_evaluation_script_yields_torchvisions_numbers(version: Any, at_96: Path) -> None:
     steps = [version.Resize(96), version.CenterCrop((64, 96)), *training(version)[2:]]
     fused = LMDBDataset(at_96, transform=version.Compose(steps), fuse=True)
     assert fused.crop == CenterCrop(Size(64, 96)) and fused.fused.rest is None
@@ -339,7 +339,7 @@ def test_an_evaluation_resizes_stored_images_of_any_size(steps: list[Any], store
         assert (ours.float() - theirs.float()).abs().max() <= most
 
 
-def test_a_crop_that_is_larger_than_a_stored_image_stays(stored: Path) -> None:
+def test_a_crop_larger_than_a_stored_image_stays(stored: Path) -> None:
     fused = fuse(v1.CenterCrop(100), data=Dataset(stored))
     assert fused.crop is None and "5 stored images of 8 are smaller than 100 x 100" in fused.reason
 
@@ -362,7 +362,7 @@ CENTER = v1.CenterCrop(64)
 
 
 class TwoCrops:
-    """As MoCo's TwoCropsTransform."""
+    """A transform like MoCo's TwoCropsTransform."""
 
     def __init__(self, base_transform: Any) -> None:
         self.base_transform = base_transform
@@ -374,7 +374,7 @@ class TwoCrops:
 
 
 class MultiCrop:
-    """As DINO's DataAugmentationDINO."""
+    """A transform like DINO's DataAugmentationDINO."""
 
     def __init__(self, large: Any, small: Any) -> None:
         self.large, self.small, self.local_crops_number = large, small, 3
@@ -411,7 +411,7 @@ def jittered(size: int, *, flip: Any = None) -> Any:
     ],
     ids=["MoCo", "DINO", "flips that differ"],
 )
-def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[int], stored: Path) -> None:
+def test_the_crops_of_several_views_are_fused(transform: Any, sizes: list[int], stored: Path) -> None:
     dataset = LMDBDataset(stored, transform=transform, fuse=True)
     assert [crop.size for crop in dataset.crop] == [(size, size) for size in sizes]  # type: ignore[union-attr]
     batches, _ = next(iter(DataLoader(dataset, 4)))
@@ -421,7 +421,7 @@ def test_the_crops_of_several_views_are_taken_over(transform: Any, sizes: list[i
     assert len(plain) == len(sizes) and len(dataset[0][0]) == len(sizes)
 
 
-def test_the_reason_names_the_step_of_the_views_that_is_left() -> None:
+def test_the_reason_names_the_remaining_step_of_the_views() -> None:
     assert fuse(TwoCrops(jittered(32))).reason == "presize does not fuse ColorJitter"
     views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
     assert fuse(MultiCrop(*views)).reason == "its views differ in what follows their crops"
@@ -436,7 +436,7 @@ def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:
         assert np.array_equal(np.asarray(ours), np.asarray(theirs))
 
 
-def test_a_number_of_views_that_is_changed_in_place_is_followed(stored: Path) -> None:
+def test_a_number_of_views_changed_in_place_is_followed(stored: Path) -> None:
     transform = MultiCrop(jittered(48), jittered(16))
     dataset = LMDBDataset(stored, transform=transform, fuse=True)
     transform.local_crops_number = 5
@@ -450,7 +450,7 @@ def test_an_object_that_does_more_than_call_its_transforms_stays(kind: Any) -> N
 
 
 class Recorder:
-    """The rest of a transform, which notes what it gets."""
+    """The rest of a transform, which records its inputs."""
 
     def __init__(self) -> None:
         self.got: list[type] = []
@@ -470,14 +470,14 @@ REST: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("steps", "kind"), REST, ids=["pil", "uint8", "float", "tv_tensor", "pure tensor"])
-def test_the_rest_gets_what_torchvision_would_give_it(steps: list[Any], kind: str, at_96: Path) -> None:
+def test_the_rest_gets_the_same_input_as_from_torchvision(steps: list[Any], kind: str, at_96: Path) -> None:
     ours, theirs = Recorder(), Recorder()
     LMDBDataset(at_96, transform=v2.Compose([*steps, ours]), fuse=True)[0]
     LMDBDataset(at_96, transform=v2.Compose([*steps, theirs]))[0]
     assert ours.got == theirs.got and f"{ours.got[0].__module__}.{ours.got[0].__qualname__}".endswith(kind)
 
 
-def test_the_same_batches_come_from_a_plain_dataloader_and_from_loader(stored: Path) -> None:
+def test_a_plain_dataloader_and_loader_yield_the_same_batches(stored: Path) -> None:
     dataset = LMDBDataset(stored, transform=v2.Compose(training(v2)), fuse=True)
     sampler = EpochSampler(Shuffled(len(dataset), seed=5))
     plain = next(iter(DataLoader(dataset, 8, sampler=sampler, num_workers=1)))
@@ -503,7 +503,7 @@ def test_options_that_contradict_fuse_are_refused(options: dict[str, Any], said:
         LMDBDataset(at_96, **{"fuse": True, **options})
 
 
-def test_a_loader_normalizes_several_views_as_the_transform_does_one(at_96: Path) -> None:
+def test_a_loader_normalizes_several_views_like_the_transform_does_one(at_96: Path) -> None:
     steps = [v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
     dataset = LMDBDataset(at_96, transform=v1.Compose(steps), fuse=True)
     views, _ = next(iter(Loader(dataset, 4, crop=[CenterCrop(64), CenterCrop(32)], num_workers=0)))
@@ -511,7 +511,7 @@ def test_a_loader_normalizes_several_views_as_the_transform_does_one(at_96: Path
     assert torch.equal(views[0], images) and torch.equal(views[1], images[:, :, 16:48, 16:48])
 
 
-def test_shared_memory_is_counted_for_numbers_unless_batches_stay_whole(at_96: Path) -> None:
+def test_shared_memory_is_computed_for_floats_unless_batches_stay_whole(at_96: Path) -> None:
     steps = [v1.CenterCrop(64), v1.ToTensor()]
     whole, erasing = (
         LMDBDataset(at_96, transform=v1.Compose([*steps, *rest]), fuse=True) for rest in ([], [v1.RandomErasing()])

@@ -1,4 +1,4 @@
-"""LMDBDataset in the place of ImageFolder: what it delivers, and through which loaders."""
+"""LMDBDataset instead of ImageFolder: its samples, and the loaders that read it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SQUARES = BuildOptions(ImageOptions(sizes=(Size(32, 32),), fit="crop", quality=6
 
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 JPEGs of 32 x 32 in five shards and three classes, one of which has folders in it, and a class without any
+    """Build 24 JPEGs of 32×32 in five shards and three classes, one of them with subfolders, and a class without
     images; read only."""
     images = {}
     for name, count in CLASSES.items():
@@ -50,18 +50,18 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(squares: Path) -> Path:
-    """What `squares` were built from."""
+    """Return the source of `squares`."""
     return squares.parent / "raw"
 
 
 @pytest.fixture(scope="module")
 def expected(squares: Path) -> list[tuple[bytes, int]]:
-    """What has to come out, read in the plainest way: the bytes and the label of each sample."""
+    """Return the expected bytes and label of each sample, read in the simplest way."""
     data = Dataset(squares)
     return [(data.value(i), label) for i, label in enumerate(data.numbers("label").tolist())]
 
 
-# --- as ImageFolder ---
+# --- like ImageFolder ---
 
 
 def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path, squares: Path) -> None:
@@ -75,7 +75,7 @@ def test_classes_samples_and_targets_are_those_of_image_folder(photos: Path, squ
     assert repr(ds) == f"LMDBDataset('{squares}', 24 samples, target='label', decode='pil')"
 
 
-def test_transforms_are_called_sample_by_sample_in_the_order_asked_for(
+def test_transforms_are_called_sample_by_sample_in_the_requested_order(
     squares: Path, expected: list[tuple[bytes, int]]
 ) -> None:
     calls: list[int] = []
@@ -85,17 +85,17 @@ def test_transforms_are_called_sample_by_sample_in_the_order_asked_for(
     assert calls == [expected[i][1] for i in order]
 
 
-def test_what_a_transform_raises_reaches_the_caller(squares: Path) -> None:
+def test_an_exception_of_a_transform_reaches_the_caller(squares: Path) -> None:
     ds = LMDBDataset(squares, partial(operator.truediv, 1))
     for read in (lambda: ds[0], lambda: ds.__getitems__([0, 1])):
         with pytest.raises(TypeError, match="unsupported operand"):
             read()
 
 
-# --- what it delivers ---
+# --- samples ---
 
 
-def test_each_decode_gives_the_stored_image_in_its_form(squares: Path, expected: list[tuple[bytes, int]]) -> None:
+def test_each_decode_yields_the_stored_image_in_its_form(squares: Path, expected: list[tuple[bytes, int]]) -> None:
     pil, array, tensor = (LMDBDataset(squares, decode=decode)[7][0] for decode in ("pil", "numpy", "tensor"))
     assert list(LMDBDataset(squares, decode="bytes")) == expected
     assert isinstance(pil, Image.Image) and (pil.mode, pil.size) == ("RGB", (32, 32))
@@ -115,13 +115,13 @@ def test_grey_images_have_one_channel(crop: Any, tmp_path: Path, format: Any) ->
     assert (pil.mode, pil.size) == ("L", (side, side))
     assert (array.shape, tuple(tensor.shape)) == ((side, side), (1, side, side))
     assert np.array_equal(np.asarray(pil), array) and np.array_equal(tensor[0].numpy(), array)
-    tensor[0, 0, 0] = 7  # raw pixels are no view of the file
+    tensor[0, 0, 0] = 7  # raw pixels are not a view of the file
 
 
-def test_a_source_of_chroma_subsampling_4_4_1_is_stored_as_it_is_and_read(tmp_path: Path) -> None:
+def test_a_source_of_chroma_subsampling_4_4_1_is_stored_unchanged_and_read(tmp_path: Path) -> None:
     data = simplejpeg.encode_jpeg(np.ascontiguousarray(smooth_image(16, 16)), colorsubsampling="420")
     (tmp_path / "raw").mkdir()
-    # One MCU of 4:2:0 has as many blocks as one of 4:4:1, of other pixels.
+    # One MCU of 4:2:0 has as many blocks as one of 4:4:1, in another layout.
     odd = data.replace(struct.pack(">HHBBB", 16, 16, 3, 1, 0x22), struct.pack(">HHBBB", 32, 8, 3, 1, 0x14))
     (tmp_path / "raw" / "odd.jpg").write_bytes(odd)
     build_dataset(tmp_path / "raw", tmp_path / "out", SQUARES, SERIAL)
@@ -131,7 +131,7 @@ def test_a_source_of_chroma_subsampling_4_4_1_is_stored_as_it_is_and_read(tmp_pa
     assert cropped[0].shape == (8, 8, 3)
 
 
-def test_a_damaged_image_says_which_it_is(squares: Path, tmp_path: Path) -> None:
+def test_a_damaged_image_names_itself(squares: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(squares, tmp_path / "copied"))
     write_table(copied, with_value(read_table(copied), "nbytes", 6, 5))
     ds = LMDBDataset(copied)
@@ -143,7 +143,7 @@ def test_a_damaged_image_says_which_it_is(squares: Path, tmp_path: Path) -> None
 
 
 @given(i=st.integers(-40, 40), kind=st.sampled_from([int, np.int64, torch.tensor]))
-def test_an_index_means_what_it_means_for_a_list(
+def test_an_index_works_like_that_of_a_list(
     squares: Path, expected: list[tuple[bytes, int]], i: int, kind: Callable[[int], Any]
 ) -> None:
     ds = LMDBDataset(squares, decode="bytes")
@@ -157,21 +157,21 @@ def test_an_index_means_what_it_means_for_a_list(
 
 
 @given(indices=st.lists(st.integers(-24, 23), max_size=40))
-def test_a_batch_is_its_samples_in_the_order_asked_for(
+def test_a_batch_has_its_samples_in_the_requested_order(
     squares: Path, expected: list[tuple[bytes, int]], indices: list[int]
 ) -> None:
     assert LMDBDataset(squares, decode="bytes").__getitems__(indices) == [expected[i] for i in indices]
 
 
 @pytest.mark.parametrize("index", [1.0, "1", None, slice(0, 2)])
-def test_what_is_no_index_is_a_type_error(squares: Path, index: Any) -> None:
+def test_an_invalid_index_is_a_type_error(squares: Path, index: Any) -> None:
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         LMDBDataset(squares)[index]
 
 
 @pytest.mark.parametrize("crop", [None, CenterCrop(16)])
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
-def test_each_image_is_the_callers_own(squares: Path, decode: Any, crop: Any) -> None:
+def test_each_image_belongs_to_the_caller(squares: Path, decode: Any, crop: Any) -> None:
     (first, _), (second, _), _ = LMDBDataset(squares, decode=decode, crop=crop).__getitems__([4, 4, -20])
     assert first is not second
     if decode != "pil":
@@ -180,13 +180,13 @@ def test_each_image_is_the_callers_own(squares: Path, decode: Any, crop: Any) ->
 
 
 class Doubled(LMDBDataset):
-    """What people write to change what a dataset delivers."""
+    """A typical subclass that changes the samples of a dataset."""
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(index), super().__getitem__(index)
 
 
-def test_a_subclass_with_its_own_getitem_is_asked_for_batches_too(
+def test_a_subclass_with_its_own_getitem_is_also_used_for_batches(
     squares: Path, expected: list[tuple[bytes, int]]
 ) -> None:
     ds = Doubled(squares, decode="bytes")
@@ -200,13 +200,13 @@ def test_a_subclass_with_its_own_getitem_is_asked_for_batches_too(
 
 
 def pixels_of(image: Any) -> np.ndarray:
-    """An image of any kind but "bytes" as uint8 (height, width, 3)."""
+    """Return an image of any kind except "bytes" as uint8 (height, width, 3)."""
     return image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
 
 
 @pytest.mark.parametrize("decode", ["pil", "numpy", "tensor"])
 @pytest.mark.parametrize("crop", [RandomResizedCrop, RandomCrop, CenterCrop, Resize])
-def test_a_crop_gives_images_of_its_size(crop: Any, decode: Any, squares: Path) -> None:
+def test_a_crop_yields_images_of_its_size(crop: Any, decode: Any, squares: Path) -> None:
     ds = LMDBDataset(squares, crop=crop(Size(12, 20)), flip=0.5, decode=decode)
     for image, label in (ds[7], ds[-17], *ds.__getitems__([7, 7])):
         assert label == ds.targets[7]
@@ -224,7 +224,7 @@ def test_crops_follow_torchs_seed_and_differ_from_call_to_call(squares: Path) ->
     assert found[0] == found[1] == found[2]
 
 
-def test_a_flip_mirrors_as_often_as_it_says(squares: Path) -> None:
+def test_a_flip_mirrors_with_its_probability(squares: Path) -> None:
     whole = pixels_of(LMDBDataset(squares)[7][0])
     for flip in (0.0, 1.0):
         ds = LMDBDataset(squares, crop=CenterCrop(32), flip=flip, decode="numpy")
@@ -250,7 +250,7 @@ def test_a_crop_comes_before_the_transform(squares: Path) -> None:
         ({"flip": 2}, "flip: expected a probability from 0 to 1, got 2"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str, squares: Path) -> None:
+def test_invalid_options_are_refused_with_a_reason(options: dict[str, Any], said: str, squares: Path) -> None:
     with pytest.raises(OptionError, match=said):
         LMDBDataset(squares, **options)
 
@@ -263,7 +263,7 @@ def expected_pixels(squares: Path) -> list[tuple[bytes, int]]:
     return [(tensor.numpy().tobytes(), label) for tensor, label in LMDBDataset(squares, decode="tensor")]
 
 
-def test_a_copy_of_a_dataset_reads_the_same(squares: Path, expected: list[tuple[bytes, int]]) -> None:
+def test_a_copy_of_a_dataset_reads_the_same_samples(squares: Path, expected: list[tuple[bytes, int]]) -> None:
     ds = LMDBDataset(squares, bytes, int, decode="bytes")
     cropped = LMDBDataset(squares, crop=RandomResizedCrop(16), flip=0.5, decode="numpy")
     _ = ds[0]

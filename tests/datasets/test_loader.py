@@ -1,4 +1,4 @@
-"""Loader: what it delivers, in every way of running it, and how it ends."""
+"""Loader: its batches, in every mode, and the end of its workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def data(dataset: Path) -> LMDBDataset:
 
 @pytest.fixture(scope="module")
 def plain(data: LMDBDataset) -> list[Any]:
-    """Two epochs, read in this thread."""
+    """Read two epochs in this thread."""
     loader = Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=0)
     return [digest(loader), digest(loader)]
 
@@ -55,7 +55,7 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def slots_in_use() -> list[str]:
-    """The anonymous memory of Loaders that this process has open."""
+    """Return the anonymous memory of Loaders that this process has open."""
     links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     return [link for link in links if os.path.exists(link) and "presize-loader" in os.readlink(link)]
 
@@ -67,18 +67,18 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     deadline = time.monotonic() + 30
     while set(multiprocessing.active_children()) - others or loader_threads():
-        assert time.monotonic() < deadline, "workers are left"
+        assert time.monotonic() < deadline, "workers remain"
         time.sleep(0.01)
     assert len(slots_in_use()) <= before
 
 
-def test_a_loader_shows_what_it_reads_and_how(data: LMDBDataset) -> None:
+def test_the_repr_of_a_loader_shows_its_dataset_and_options(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CenterCrop(24), shuffle=True, seed=3, num_workers=0)
     shown = f"Loader({data!r}, 8, shuffle=Shuffled(length={len(data)}, seed=3), num_workers=0, device='cpu')"
     assert repr(loader) == shown
 
 
-def test_an_evaluation_epoch_is_the_middle_of_every_image_in_order(data: LMDBDataset) -> None:
+def test_an_evaluation_epoch_is_the_centre_of_every_image_in_order(data: LMDBDataset) -> None:
     batches = list(Loader(data, 7, crop=CenterCrop(24), num_workers=0))
     images, targets = (torch.cat(part) for part in zip(*batches, strict=True))
     assert images.dtype == torch.uint8 and images.is_contiguous(memory_format=torch.channels_last)
@@ -90,7 +90,7 @@ def test_an_evaluation_epoch_is_the_middle_of_every_image_in_order(data: LMDBDat
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtype, data: LMDBDataset) -> None:
+def test_normalized_batches_equal_torchvisions(dtype: torch.dtype, data: LMDBDataset) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     plain, _ = next(iter(Loader(data, 8, crop=CROP, seed=0, num_workers=0)))
@@ -102,7 +102,7 @@ def test_normalized_batches_are_what_torchvision_makes_of_them(dtype: torch.dtyp
     torch.testing.assert_close(images, expected, rtol=0, atol=1e-7 if dtype == torch.float64 else 0)
 
 
-def test_grey_and_raw_datasets_are_read_as_well(raw: Path, tmp_path: Path) -> None:
+def test_grey_and_raw_datasets_can_be_read(raw: Path, tmp_path: Path) -> None:
     image = ImageOptions(sizes=(Size(48, 48),), fit="crop", upscale=True, color="gray", format="raw")
     build_dataset(raw, tmp_path / "gray", BuildOptions(image), RunOptions(engine="sequential"))
     images, _ = next(iter(Loader(LMDBDataset(tmp_path / "gray"), 4, num_workers=0)))  # of one size: no crop needed
@@ -113,7 +113,7 @@ def test_grey_and_raw_datasets_are_read_as_well(raw: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("needs_cut", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_record_with_another_checksum_is_left_out_like_one_that_cannot_be_decoded(
+def test_a_record_with_another_checksum_is_skipped_like_an_undecodable_one(
     workers: int, needs_cut: bool, dataset: Path, data: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if needs_cut:
@@ -194,21 +194,21 @@ def test_workers_end_when_their_driver_is_killed(dataset: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_ends_with_its_last_batch(workers: int, data: LMDBDataset, plain: list[Any]) -> None:
     with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=workers) as loader:
-        iter(loader)  # is never used, and begins nothing
-        kept = []  # iterators, which a trainer keeps
+        iter(loader)  # never used, and starts nothing
+        kept = []  # iterators, as a trainer keeps them
         for epoch in range(2):
             batches = iter(loader)
             kept.append(batches)
             assert digest(next(batches) for _ in range(len(loader))) == plain[epoch]
             assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (epoch + 1, 0)
         if workers:
-            assert len(children()) == 2, "workers stay"
+            assert len(children()) == 2, "workers persist"
         loader.set_epoch(0)
         assert digest(loader) == plain[0]
         assert [list(batches) for batches in kept] == [[], []]
         for _ in loader:
             break
-        assert not children(), "they end with an epoch that is left early"
+        assert not children(), "they end with an epoch left early"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -222,11 +222,11 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
 
 
 @pytest.mark.parametrize("within", ["transform", "batch_targets"])
-def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(within: str, dataset: Path) -> None:
+def test_an_epoch_ended_by_another_counts_no_batch_in_transit(within: str, dataset: Path) -> None:
     begun: list[Any] = []
 
     def restart(at: str) -> None:
-        if begun == [None] and at == within:  # another epoch begins while a batch of the one before is made
+        if begun == [None] and at == within:  # another epoch starts while a batch of the previous one is read
             loader.crop = CenterCrop(40)
             begun[0] = iter(loader)
             next(begun[0])
@@ -251,14 +251,14 @@ def test_an_epoch_that_another_has_ended_counts_no_batch_that_was_on_its_way(wit
     del begun[:]
 
 
-def test_the_state_before_an_epoch_that_the_sampler_was_set_to_is_its_beginning(data: LMDBDataset) -> None:
+def test_the_state_before_an_epoch_set_on_the_sampler_is_its_start(data: LMDBDataset) -> None:
     loader = Loader(data, 8, crop=CROP, num_workers=0)
     list(loader)
-    loader.sampler.set_epoch(4)  # as Lightning does it
+    loader.sampler.set_epoch(4)  # like Lightning
     assert (loader.state_dict()["epoch"], loader.state_dict()["consumed"]) == (4, 0)
 
 
-def test_a_crop_that_cannot_be_is_refused_and_none_is_the_datasets_own(dataset: Path) -> None:
+def test_an_invalid_crop_is_refused_and_none_is_the_datasets_own(dataset: Path) -> None:
     loader = Loader(LMDBDataset(dataset, crop=CenterCrop(20)), 8, crop=CROP, num_workers=0)
     with pytest.raises(OptionError, match="crop: expected one of presize"):
         loader.crop = 160  # type: ignore[assignment]
@@ -267,12 +267,12 @@ def test_a_crop_that_cannot_be_is_refused_and_none_is_the_datasets_own(dataset: 
     assert next(iter(loader))[0].shape[2:] == (20, 20)
 
 
-def test_an_epoch_is_resumed_with_the_crop_that_it_was_begun_with(data: LMDBDataset) -> None:
+def test_an_epoch_is_resumed_with_its_initial_crop(data: LMDBDataset) -> None:
     first, second = (Loader(data, 8, crop=CROP, shuffle=True, seed=5, num_workers=0) for _ in range(2))
     first.crop = RandomResizedCrop(32)
     batches = iter(first)
     next(batches)
-    first.crop = CROP  # of the next epoch
+    first.crop = CROP  # for the next epoch
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
     with pytest.raises(OptionError, match="crop: the resumed epoch began with another crop than Random"):
@@ -282,13 +282,13 @@ def test_an_epoch_is_resumed_with_the_crop_that_it_was_begun_with(data: LMDBData
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_batch_that_memory_cannot_hold_is_one_error(data: LMDBDataset) -> None:
+def test_a_batch_too_large_for_memory_is_one_error(data: LMDBDataset) -> None:
     with pytest.raises(LoaderError, match=r"6 batches of .* need more than the .* of memory"):
         next(iter(Loader(data, 2**27, crop=RandomResizedCrop(16383), num_workers=1)))
 
 
 @pytest.mark.parametrize(("workers", "mode"), [(0, "processes"), (2, "processes"), (2, "threads")])
-def test_an_epoch_that_close_has_ended_is_an_error_and_does_not_disturb_the_next_one(
+def test_an_epoch_ended_by_close_is_an_error_and_does_not_disturb_the_next_one(
     workers: int, mode: Any, data: LMDBDataset, plain: list[Any]
 ) -> None:
     with Loader(data, 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=workers, mode=mode) as loader:
@@ -315,7 +315,7 @@ def test_state_cannot_be_changed_within_an_epoch(data: LMDBDataset) -> None:
 
 
 @pytest.mark.slow
-def test_worker_threads_leave_the_callers_torch_its_threads(dataset: Path) -> None:
+def test_worker_threads_do_not_change_the_number_of_torchs_threads_in_the_caller(dataset: Path) -> None:
     script = """
         import sys, torch
         from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
@@ -328,7 +328,7 @@ def test_worker_threads_leave_the_callers_torch_its_threads(dataset: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_forked_child_reads_with_workers_of_its_own(dataset: Path) -> None:
+def test_a_forked_child_reads_with_its_own_workers(dataset: Path) -> None:
     script = """
         import os, sys
         from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
@@ -365,7 +365,7 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
     assert len(started) == 2 and not any(process.is_alive() for process in started)
 
 
-def test_a_worker_that_is_stopped_is_named_after_the_timeout(data: LMDBDataset) -> None:
+def test_a_stopped_worker_is_named_after_the_timeout(data: LMDBDataset) -> None:
     others = set(multiprocessing.active_children())
     batches = iter(Loader(data, 8, crop=CROP, num_workers=1, timeout=0.5))
     next(batches)
@@ -396,7 +396,7 @@ print(len(list(batches)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loader", ["Loader", "make_loader"])
-def test_signals_that_a_scheduler_sends_to_the_group_reach_the_script_once(loader: str, dataset: Path) -> None:
+def test_signals_to_the_process_group_reach_the_script_once(loader: str, dataset: Path) -> None:
     printed = run_python(GROUP, dataset, loader).split()
     assert sorted(map(int, printed[:-1])) == [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM]
     assert printed[-1] == "10"
@@ -426,7 +426,7 @@ def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("room", range(2, 7))
 @pytest.mark.parametrize("loader", ["Loader", "make_loader"])
-def test_a_container_of_few_processes_is_one_line_or_enough(loader: str, room: int, dataset: Path) -> None:
+def test_a_container_with_few_processes_is_one_line_or_sufficient(loader: str, room: int, dataset: Path) -> None:
     script = """
     import os, sys, torch
     import presize.datasets
@@ -490,7 +490,7 @@ SAMPLERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=list(SAMPLERS))
-def test_a_sampler_of_anybodys_gives_its_order(make: Any, workers: int, dataset: Path) -> None:
+def test_any_sampler_determines_the_order(make: Any, workers: int, dataset: Path) -> None:
     data = LMDBDataset(dataset, target="path", crop=CROP)
     labelled = LMDBDataset(dataset)
     with Loader(data, 16, sampler=make(labelled), num_workers=workers) as loader:
@@ -502,7 +502,7 @@ def test_a_sampler_of_anybodys_gives_its_order(make: Any, workers: int, dataset:
     assert len(images) == len(expected), "a crop for each visit"
 
 
-def test_a_sampler_is_not_resumed_in_the_middle_and_gives_no_other_indices(data: LMDBDataset) -> None:
+def test_a_sampler_is_not_resumed_in_the_middle_and_yields_no_other_indices(data: LMDBDataset) -> None:
     loader = Loader(data, 4, crop=CROP, sampler=[56], num_workers=0)
     with pytest.raises(OptionError, match="state: an epoch of a sampler cannot be resumed in its middle"):
         loader.load_state_dict({**loader.state_dict(), "consumed": 4})
@@ -521,7 +521,7 @@ WAYS: dict[str, Any] = {
 
 @pytest.mark.parametrize("set_epoch", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("first", [0, 1], ids=["before all epochs", "after an epoch"])
-def test_whoever_sets_an_epoch_sets_order_and_crops(set_epoch: Any, first: int, data: LMDBDataset) -> None:
+def test_setting_an_epoch_anywhere_sets_order_and_crops(set_epoch: Any, first: int, data: LMDBDataset) -> None:
     def make() -> tuple[Loader, Any]:
         sampler: Any = DistributedSampler(data, 2, 1, seed=3)
         return Loader(data, 8, sampler=sampler, crop=CROP, seed=1, num_workers=0), sampler
@@ -534,18 +534,18 @@ def test_whoever_sets_an_epoch_sets_order_and_crops(set_epoch: Any, first: int, 
     other.set_epoch(3)
     assert digest(loader) == digest(other) and sampler.epoch == 3
     assert loader.state_dict()["epoch"] == 4
-    sampler.set_epoch(4)  # as a script does from here on
+    sampler.set_epoch(4)  # as a script does from then on
     other.set_epoch(4)
     assert digest(loader) == digest(other)
 
 
-def test_a_sampler_that_nobody_sets_repeats_its_order_with_other_crops(data: LMDBDataset) -> None:
+def test_a_sampler_without_set_epoch_repeats_its_order_with_other_crops(data: LMDBDataset) -> None:
     loader = Loader(data, 28, sampler=DistributedSampler(data, 2, 1), crop=CROP, num_workers=0)
     (first, targets), (second, again) = *loader, *loader
     assert torch.equal(targets, again) and not torch.equal(first, second)
 
 
-def test_the_batch_sampler_of_a_loader_gives_the_indices_of_its_batches(data: LMDBDataset) -> None:
+def test_the_batch_sampler_of_a_loader_yields_the_indices_of_its_batches(data: LMDBDataset) -> None:
     loader = Loader(data, 3, sampler=[5, 5, 1, 0], crop=CROP, num_workers=0)
     assert list(loader.batch_sampler) == [[5, 5, 1], [0]] and len(loader.batch_sampler) == 2
     loader = Loader(data, 3, shuffle=True, seed=2, crop=CROP, num_workers=0)
@@ -561,12 +561,12 @@ def test_attributes_of_a_sampler_are_read_and_changed_through_the_loader(data: L
     assert loader.sampler.num_samples == 6 and sampler.weights[55] == 1
     assert set(next(iter(loader))[1].tolist()) == {int(data.targets[55])}
     assert not hasattr(loader.sampler, "nothing") and not hasattr(Loader(data, 6, crop=CROP).sampler, "weights")
-    loader.sampler.note = "mine"  # of the loader's own
+    loader.sampler.note = "mine"  # attribute of the loader
     assert not hasattr(sampler, "note") and loader.sampler.note == "mine"
 
 
 @pytest.mark.parametrize("indices", [[0.5], [[0, 1], [2, 3]], ["0"]], ids=str)
-def test_a_sampler_of_anything_but_indices_is_one_line(indices: Any, data: LMDBDataset) -> None:
+def test_a_sampler_that_does_not_yield_indices_is_one_line(indices: Any, data: LMDBDataset) -> None:
     loader = Loader(data, 2, sampler=indices, crop=CROP, num_workers=0)
     for _ in range(2):
         with pytest.raises(OptionError, match=r"^sampler: expected whole numbers, one a sample: .*$"):

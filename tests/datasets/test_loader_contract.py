@@ -1,4 +1,4 @@
-"""What Loader, make_loader and a plain DataLoader with EpochSampler and collate promise alike."""
+"""Common guarantees of Loader, make_loader and a plain DataLoader with EpochSampler and collate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DAEMON = 'num_workers: this process is a worker itself.*; use num_workers=0, or 
 
 
 class Plain(DataLoader[Any]):
-    """A DataLoader as docs/training.md has it, whose user counts its batches."""
+    """A DataLoader as in docs/training.md, with a count of consumed batches."""
 
     delivered = 0
 
@@ -99,12 +99,12 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def epochs(dataset: Path) -> list[Any]:
-    """Two epochs, read by a Loader in this thread."""
+    """Read two epochs by a Loader in this thread."""
     loader = Loader(LMDBDataset(dataset), 8, crop=CROP, flip=0.5, shuffle=True, seed=5, num_workers=0)
     return [digest(loader), digest(loader)]
 
 
-# --- what they give ---
+# --- batches ---
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def epochs(dataset: Path) -> list[Any]:
     ],
     ids=str,
 )
-def test_the_batches_are_the_same_however_they_are_read(
+def test_all_ways_of_reading_yield_the_same_batches(
     workers: int, context: str | None, make: Any, data: LMDBDataset, epochs: list[Any]
 ) -> None:
     loader = make(data, 8, shuffle=True, seed=5, num_workers=workers, multiprocessing_context=context)
@@ -143,7 +143,7 @@ def test_each_epoch_has_every_sample_once_with_its_target(make: Any, dataset: Pa
 
 @pytest.fixture(scope="module")
 def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """10 images with a mask, a map of 16 bits and the image once more, up to two boxes, captions and names."""
+    """Build 10 images with a mask, a map of 16 bits and a copy of the image, up to two boxes, captions and names."""
     rng = np.random.default_rng(0)
     images, rows = {}, []
     for number in range(10):
@@ -168,7 +168,7 @@ def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """10 images of 16 bits, of alpha, and of grey raw pixels."""
+    """Build 10 images of 16 bits, of alpha, and of grey raw pixels."""
     rng = np.random.default_rng(0)
     images = {
         f"{number}.png": np.kron(rng.integers(0, 256, (6, 8, 4)), np.ones((10, 10, 1))).astype(np.uint8)
@@ -211,7 +211,7 @@ KINDS: dict[str, dict[str, Any]] = {
     [("Loader", 2), ("Loader of threads", 2), ("make_loader", 0), ("make_loader", 2), ("DataLoader", 2)],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_of_every_kind_come_as_from_a_loader_in_this_thread(
+def test_samples_of_every_kind_equal_those_of_a_loader_in_this_thread(
     kind: str, name: str, workers: int, dataset: Path, paired: Path, others: dict[str, Path]
 ) -> None:
     root = others.get(kind.partition(",")[0], paired if "compan" in kind or "boxes" in kind else dataset)
@@ -222,7 +222,7 @@ def test_samples_of_every_kind_come_as_from_a_loader_in_this_thread(
     size = 4 if root != dataset else 16
     expected = list(Loader(data, size, num_workers=0, **options))
     loader = MAKERS[name](data, size, num_workers=workers, **options)
-    found = list(loader)  # kept, so that memory that was used again would show
+    found = list(loader)  # keeping them would reveal reused memory
     assert digest(found) == digest(expected)
     if target is not None and ("view" in kind or "compan" in kind):
         assert type(found[0][0]) is tuple
@@ -233,7 +233,7 @@ def test_samples_of_every_kind_come_as_from_a_loader_in_this_thread(
 
 
 @pytest.mark.parametrize("crop", [CROP, [RandomResizedCrop(32), RandomResizedCrop(12)]], ids=["one view", "two views"])
-def test_a_sum_of_parts_gives_what_the_whole_gives(crop: Any, dataset: Path) -> None:
+def test_a_sum_of_parts_yields_the_samples_of_the_whole(crop: Any, dataset: Path) -> None:
     whole, other = (LMDBDataset(dataset, crop=crop, flip=0.5, decode="tensor") for _ in range(2))
     parts = ConcatDataset([whole.subset(range(9)), torch.utils.data.Subset(other, range(9, len(other)))])
     options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 0}
@@ -251,7 +251,7 @@ ENDINGS: list[tuple[dict[str, Any], list[int]]] = [
 
 
 @pytest.mark.parametrize(("ending", "batches"), ENDINGS)
-def test_the_last_batch_is_kept_dropped_or_filled_up(
+def test_the_last_batch_is_kept_dropped_or_padded(
     ending: Any, batches: list[int], make: Any, data: LMDBDataset
 ) -> None:
     loader = make(data, 16, **ending, num_workers=0)
@@ -259,17 +259,17 @@ def test_the_last_batch_is_kept_dropped_or_filled_up(
     assert [len(images) for images, _ in loader] == batches
 
 
-def test_batches_that_are_kept_stay_what_they_were(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_kept_batches_stay_unchanged(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
     loader = make(data, 8, shuffle=True, seed=5, num_workers=2)
     kept = list(loader)
     for _ in loader:
         pass
     assert digest(kept) == epochs[0]
     del loader
-    assert digest(kept) == epochs[0], "nor does their memory go with the loader"
+    assert digest(kept) == epochs[0], "their memory outlives the loader"
 
 
-# --- in which order ---
+# --- order ---
 
 ORDERS: dict[str, Callable[[LMDBDataset], Any]] = {
     "by shards": lambda data: ShardShuffled(data.data, seed=3, window=2),
@@ -278,7 +278,7 @@ ORDERS: dict[str, Callable[[LMDBDataset], Any]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
-def test_any_order_gives_what_it_gives_in_a_loader(order: Any, make: Any, data: LMDBDataset) -> None:
+def test_any_order_yields_the_same_as_in_a_loader(order: Any, make: Any, data: LMDBDataset) -> None:
     expected = digest(Loader(data, 8, shuffle=order(data), num_workers=0))
     assert digest(make(data, 8, shuffle=order(data), num_workers=0)) == expected
 
@@ -300,7 +300,7 @@ def test_ranks_share_each_epoch(make: Any, dataset: Path) -> None:
     )
 
 
-def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: Path) -> None:
+def test_two_hosts_of_two_ranks_read_separate_shards(make: Any, dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=CenterCrop(24), decode="tensor", target="path")
     shards = dict(zip((data.data.path(i) for i in range(len(data))), data.numbers("shard").tolist(), strict=True))
     order = ShardShuffled(data.data, seed=3, window=2, by_host=True, ranks=4, ranks_per_host=2)
@@ -314,11 +314,11 @@ def test_two_hosts_of_two_ranks_each_read_their_own_shards(make: Any, dataset: P
         assert len(hosts[0] & hosts[1]) <= 1
 
 
-# --- where they stand ---
+# --- position ---
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 4)])
-def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
+def test_an_epoch_is_resumed_at_its_position_with_other_workers(
     before: int, after: int, make: Any, data: LMDBDataset, epochs: list[Any]
 ) -> None:
     first = make(data, 8, shuffle=True, seed=5, num_workers=before)
@@ -333,7 +333,9 @@ def test_an_epoch_is_resumed_where_it_was_left_with_other_workers(
 
 
 @pytest.mark.parametrize("resumed_by", MAKERS.values(), ids=list(MAKERS))
-def test_one_goes_on_where_another_was_left(resumed_by: Any, make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_one_resumes_from_the_state_of_another(
+    resumed_by: Any, make: Any, data: LMDBDataset, epochs: list[Any]
+) -> None:
     first = make(data, 8, shuffle=True, seed=5, num_workers=0)
     with closing(iter(first)) as batches:
         next(batches)
@@ -358,11 +360,11 @@ def test_an_epoch_is_resumed_with_other_ranks_and_another_batch_size(make: Any, 
     assert sorted(read) == sorted(data.data.path(i) for i in range(len(data)))
 
 
-def test_after_an_epoch_the_state_is_the_next_ones_beginning(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_the_state_after_an_epoch_is_the_start_of_the_next(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
     first = make(data, 8, shuffle=True, seed=5, num_workers=2)
     list(first)
     ended = first.state_dict()
-    begun = iter(first)  # workers may read ahead; nobody has taken a batch
+    begun = iter(first)  # workers may read ahead; no batch is consumed
     assert first.state_dict() == ended
     second = make(data, 8, shuffle=True, seed=5, num_workers=0)
     second.load_state_dict(ended)
@@ -375,18 +377,18 @@ def test_the_state_of_another_order_is_refused(make: Any, data: LMDBDataset) -> 
         make(data, 8, shuffle=True, seed=6, num_workers=0).load_state_dict(state)
 
 
-def test_after_a_break_the_next_epoch_begins(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_after_a_break_the_next_epoch_starts(make: Any, data: LMDBDataset, epochs: list[Any]) -> None:
     loader = make(data, 8, shuffle=True, seed=5, num_workers=2)
     for _ in loader:
         break
     assert digest(loader) == epochs[1]
 
 
-# --- how they end ---
+# --- end ---
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, make: Any, damaged: Path) -> None:
+def test_a_damaged_sample_is_reported_to_the_caller_with_its_path(workers: int, make: Any, damaged: Path) -> None:
     data = LMDBDataset(damaged, crop=CROP, decode="tensor")
     loader = make(data, 8, num_workers=workers)
     batches, read = iter(loader), []
@@ -396,7 +398,7 @@ def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, make: A
             read.append(batch)
     assert len(read) == 2, "the batches before it"
     assert list(batches) == []
-    clear_frames(error.tb)  # which ends the workers; left to the garbage collector they take 5 s each
+    clear_frames(error.tb)  # ends the workers; left to the garbage collector, each takes 5 s
 
 
 @pytest.mark.parametrize(
@@ -406,7 +408,7 @@ def test_a_damaged_sample_reaches_the_caller_with_its_path(workers: int, make: A
         (make_loader, r"worker.*(killed|exited|died)"),
     ],
 )
-def test_a_killed_worker_is_an_error_and_no_hang(load: Any, said: str, data: LMDBDataset) -> None:
+def test_a_killed_worker_is_an_error_and_not_a_hang(load: Any, said: str, data: LMDBDataset) -> None:
     others = set(multiprocessing.active_children())
     batches = iter(load(data, 1, num_workers=2, prefetch_factor=1))
     next(batches)
@@ -416,12 +418,12 @@ def test_a_killed_worker_is_an_error_and_no_hang(load: Any, said: str, data: LMD
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_a_worker_that_is_killed_between_epochs_is_replaced(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_a_worker_killed_between_epochs_is_replaced(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
     others = set(multiprocessing.active_children())
     loader = load(data, 8, shuffle=True, seed=5, num_workers=2)
     assert digest(loader) == epochs[0]
     killed = (set(multiprocessing.active_children()) - others).pop()
-    with suppress(RuntimeError):  # which torch's handler of SIGCHLD raises
+    with suppress(RuntimeError):  # raised by torch's handler of SIGCHLD
         os.kill(killed.pid or 0, signal.SIGKILL)
         killed.join()
     assert digest(loader) == epochs[1]
@@ -448,7 +450,7 @@ def read_here(name: str, data: LMDBDataset, workers: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 @pytest.mark.parametrize("load", ["Loader", "make_loader"])
-def test_workers_of_a_script_that_starts_them_again_say_what_is_missing(
+def test_a_script_without_a_main_guard_is_told_what_is_missing(
     load: str, context: str, dataset: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
@@ -467,7 +469,7 @@ def test_workers_of_a_script_that_starts_them_again_say_what_is_missing(
 @pytest.mark.parametrize(
     ("options", "on_ranks"), [({}, ""), ({"rank": 0, "ranks": 2, "batch_size": 40}, " on each of 2 ranks")]
 )
-def test_an_epoch_of_which_all_is_dropped_warns(
+def test_an_epoch_without_full_batches_warns(
     load: Any, options: dict[str, Any], on_ranks: str, data: LMDBDataset
 ) -> None:
     loader = load(data, **{"batch_size": 57, "drop_last": True, "num_workers": 0} | options)
@@ -479,7 +481,7 @@ def test_an_epoch_of_which_all_is_dropped_warns(
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_a_number_of_another_type_is_a_whole_number(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
+def test_a_number_of_another_integer_type_is_accepted(load: Any, data: LMDBDataset, epochs: list[Any]) -> None:
     options: dict[str, Any] = {"num_workers": np.int8(0), "prefetch_factor": np.uint8(2), "seed": np.int64(5)}
     options |= {"rank": np.int64(0), "drop_last": np.False_, "shuffle": np.True_, "timeout": np.float32(9)}
     loader = load(data, np.int64(8), ranks=np.int32(1), **options)
@@ -524,7 +526,7 @@ def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> 
         next(iter(make(data, 4, num_workers=0)))
 
 
-# --- their options ---
+# --- options ---
 
 
 @pytest.mark.parametrize(
@@ -547,7 +549,7 @@ def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> 
     ],
 )
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_options_that_cannot_be_are_one_line(load: Any, options: dict[str, Any], said: str, data: LMDBDataset) -> None:
+def test_invalid_options_are_one_line(load: Any, options: dict[str, Any], said: str, data: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=said) as raised:
         load(data, **{"batch_size": 8, "num_workers": 0} | options)
     assert "\n" not in str(raised.value)
@@ -584,7 +586,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (make_loader, {"batch_sampler": [[0]]}, "batch_sampler: make_loader takes an order as shuffle=; for a batch_"),
     ],
 )
-def test_options_of_one_of_them_that_cannot_be_are_one_line(
+def test_invalid_options_of_one_of_them_are_one_line(
     load: Any, options: dict[str, Any], said: str, data: LMDBDataset
 ) -> None:
     with pytest.raises(OptionError, match=said) as raised:
@@ -596,7 +598,7 @@ HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_options_of_a_dataloader_that_are_met_anyway_are_accepted(load: Any, data: LMDBDataset) -> None:
+def test_options_of_a_dataloader_that_are_always_met_are_accepted(load: Any, data: LMDBDataset) -> None:
     assert load(data, 16, collate_fn=torch.utils.data.default_collate).batch_size == 16
     harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
     context = multiprocessing.get_context("fork")
@@ -616,7 +618,7 @@ def test_a_loader_has_dataloaders_attributes(make: Any, data: LMDBDataset) -> No
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
 @pytest.mark.parametrize("name", ["workers", "order", "wokers"])
-def test_a_name_that_dataloader_has_not_is_a_type_error(load: Any, name: str, data: LMDBDataset) -> None:
+def test_a_name_that_dataloader_does_not_have_is_a_type_error(load: Any, name: str, data: LMDBDataset) -> None:
     with pytest.raises(TypeError, match=f"got an unexpected keyword argument '{name}'"):
         load(data, 16, num_workers=0, **{name: 2})
 

@@ -1,7 +1,7 @@
-"""A Loader whose batches go to a device, which here is one of tests' own, and crops that grow from epoch to epoch.
+"""A Loader whose batches go to a simulated device, and crops that grow between epochs.
 
-MUTANTS are faults in presize.datasets.reading.transfer that the simulated device has to see: one that has never seen
-any proves nothing."""
+MUTANTS are faults in presize.datasets.reading.transfer that the simulated device must detect: otherwise it proves
+nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SEED: dict[str, Any] = {"shuffle": True, "seed": 5}
 
 
 def same(ours: Any, theirs: Any) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-7)  # of floats: a device multiplies, where the CPU divides
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-7)  # floats: a device multiplies, while the CPU divides
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -63,13 +63,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_batches_on_a_device_are_those_on_the_cpu(
+def test_batches_on_a_device_equal_those_on_the_cpu(
     kind: dict[str, Any], how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
     options: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, **SEED, **kind}
     data = LMDBDataset(dataset)
     with Loader(data, 8, device="cuda", **options, **how) as loader:
-        found = list(loader)  # kept, so that memory that was used again would show
+        found = list(loader)  # keeping them would reveal reused memory
         assert sum(cuda.pinned.values()) and cuda.copies >= 7 and loader.pin_memory
     same(found, list(Loader(data, 8, **options, num_workers=0)))
     del found
@@ -78,7 +78,7 @@ def test_batches_on_a_device_are_those_on_the_cpu(
 
 
 def grown(loader: Loader, other: Loader, crop: Any, epoch: int) -> list[Any]:
-    """An epoch of `loader` with another crop, which is what `other`, made with that, gives."""
+    """Read an epoch of `loader` with another crop, and compare it with `other`, which was created with that crop."""
     loader.crop = crop
     other.set_epoch(epoch)
     batches = list(loader)
@@ -93,7 +93,7 @@ CROPS: list[Any] = [RandomResizedCrop(40), [RandomResizedCrop(48), CenterCrop(12
     "options", [{}, {"normalize": NORMALIZE}, {"transform": thirds}], ids=["uint8", "float", "rest"]
 )
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_crop_grows_and_shrinks_from_epoch_to_epoch(
+def test_a_crop_grows_and_shrinks_between_epochs(
     device: str, options: dict[str, Any], how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
     data = LMDBDataset(dataset).subset(range(20))
@@ -110,7 +110,7 @@ def test_a_crop_grows_and_shrinks_from_epoch_to_epoch(
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """12 images with a mask and two boxes."""
+    """Build 12 images with a mask and two boxes."""
     rng = np.random.default_rng(0)
     names = [f"{number}.png" for number in range(12)]
     images = {name: np.kron(rng.integers(0, 256, (8, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8) for name in names}
@@ -125,7 +125,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_boxes_and_companions_follow_a_crop_that_grows(
+def test_boxes_and_companions_follow_a_growing_crop(
     device: str, how: dict[str, Any], cuda: Accelerator, objects: Path
 ) -> None:
     data = LMDBDataset(objects, target={"boxes": "bbox", "label": "label"})
@@ -135,7 +135,7 @@ def test_boxes_and_companions_follow_a_crop_that_grows(
             assert image.shape[2:] == mask.shape[1:] == (16, 16)
             assert max(boxes.max().item() for boxes in target["boxes"] if len(boxes)) <= 16
             if number == 1:
-                loader.crop = RandomResizedCrop(48)  # of the next epoch
+                loader.crop = RandomResizedCrop(48)  # for the next epoch
         for epoch, side in ((1, 48), (2, 32)):
             crop = RandomResizedCrop(side)
             found = grown(loader, Loader(data, 4, crop=crop, num_workers=0, **options), crop, epoch)
@@ -144,7 +144,7 @@ def test_boxes_and_companions_follow_a_crop_that_grows(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_epoch_goes_on_with_the_crop_that_it_began_with(
+def test_an_epoch_continues_with_its_initial_crop(
     device: str, how: dict[str, Any], cuda: Accelerator, dataset: Path
 ) -> None:
     data = LMDBDataset(dataset)
@@ -179,7 +179,7 @@ def test_images_companions_and_targets_are_the_same_on_every_kind_of_device(
 
 
 def train(device: Accelerator, data: LMDBDataset) -> None:
-    """An epoch whose steps are slower than its copies; `device.problems` lists batches that are wrong."""
+    """Train an epoch whose steps are slower than its copies; `device.problems` lists wrong batches."""
     device.gate.clear()
     with Loader(data, 8, device=device.kind, num_workers=2, **SEED) as loader:
         for got, want in zip(loader, Loader(data, 8, num_workers=0, **SEED), strict=True):
@@ -202,7 +202,7 @@ def close_in_mid_copy(device: Accelerator, data: LMDBDataset) -> None:
     loader = Loader(data, 8, device=device.kind, num_workers=2)
     batches = iter(loader)
     next(batches)
-    time.sleep(0.2)  # for the workers to make more
+    time.sleep(0.2)  # lets the workers make more batches
     next(batches)
     del batches
     loader.close()
@@ -213,7 +213,7 @@ def take_in_inference_mode(device: Accelerator, data: LMDBDataset) -> None:
     batches = iter(Loader(data, 8, device=device.kind, num_workers=2))
     with torch.inference_mode():
         next(batches)
-        time.sleep(0.2)  # for the workers to make more
+        time.sleep(0.2)  # lets the workers make more batches
         next(batches)
     if next(batches)[0].is_inference():
         device.problems.append("a batch outside of inference mode is of it")
@@ -228,7 +228,7 @@ def leave_in_a_child(device: Accelerator, data: LMDBDataset) -> None:
         return 0
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads
         _, status = os.waitpid(fork(leave), 0)
     if status:
         device.problems.append("a forked child used the device")
@@ -254,7 +254,7 @@ MUTANTS: dict[str, tuple[str, str, Scenario]] = {
 
 @pytest.mark.parametrize("scenario", sorted({mutant[2] for mutant in MUTANTS.values()}, key=lambda each: each.__name__))
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
-def test_training_on_a_device_goes_well(
+def test_training_on_a_device_is_correct(
     kind: str, scenario: Scenario, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Accelerator(monkeypatch, kind)
@@ -264,7 +264,7 @@ def test_training_on_a_device_goes_well(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
-def test_the_simulated_device_sees_a_fault_in_the_transfer(
+def test_the_simulated_device_detects_a_fault_in_the_transfer(
     mutant: tuple[str, str, Scenario], cuda: Accelerator, data: LMDBDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, wrong, scenario = mutant
@@ -280,7 +280,7 @@ def test_the_simulated_device_sees_a_fault_in_the_transfer(
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.usefixtures("cuda")
-def test_a_batch_that_the_caller_lets_go_of_is_freed(device: str, how: dict[str, Any], data: LMDBDataset) -> None:
+def test_a_batch_released_by_the_caller_is_freed(device: str, how: dict[str, Any], data: LMDBDataset) -> None:
     with Loader(data, 8, device=device, **how) as loader:
         for images, _ in loader:
             gone = weakref.ref(images)
@@ -294,7 +294,7 @@ def test_a_batch_does_not_wait_for_the_next_one(dataset: Path) -> None:
 
     def transform(image: Any) -> Any:
         calls[0] += 1
-        if calls[0] > 9:  # the second batch: one more call learns the shape
+        if calls[0] > 9:  # the second batch: one more call determines the shape
             assert gate.wait(10), "the first batch was not handed over"
         return torch.from_numpy(np.array(image))
 
@@ -309,7 +309,7 @@ def test_a_batch_does_not_wait_for_the_next_one(dataset: Path) -> None:
 
 
 COUNTED: list[object] = []
-"""Not in a closure of `counted`: a transform that changes gets memory anew."""
+"""Not in a closure of `counted`: a changed transform gets new memory."""
 
 
 def counted(image: Any) -> Any:
@@ -338,7 +338,7 @@ def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["processes", "threads"])
-def test_memory_that_is_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
+def test_memory_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, data: LMDBDataset) -> None:
     with Loader(data, 8, num_workers=2, mode=mode, **SEED) as loader:
         for _ in range(5):
             kept = next(iter(loader))
@@ -358,7 +358,7 @@ def test_memory_that_cannot_be_pinned_is_a_warning(
     with Loader(data, 8, device=kind, **SEED, **how) as loader:
         with pytest.warns(PresizeWarning, match="cannot pin .* raise ulimit -l"):
             found = list(loader)
-        found += list(loader)  # says it no more
+        found += list(loader)  # does not warn again
     assert len(found) == 14 and device.copies == 0 and device.problems == []
     same(found[:7], list(Loader(data, 8, num_workers=0, **SEED)))
 
@@ -394,20 +394,20 @@ def test_make_loader_pins_for_devices_that_copy_from_pinned_memory(
     if kind is not None:
         Accelerator(monkeypatch, kind)
     elif torch.accelerator.is_available():
-        pytest.skip("of a machine without an accelerator")
+        pytest.skip("on a machine without an accelerator")
     assert make_loader(data, 8).pin_memory is pins
 
 
 @pytest.mark.parametrize("device", ["cuda:3", "xpu", "mps", "hpu", "xla", "nowhere"])
 @pytest.mark.usefixtures("cuda")
-def test_a_device_that_the_machine_lacks_is_refused_in_one_line(device: str, data: LMDBDataset) -> None:
+def test_a_missing_device_is_refused_in_one_line(device: str, data: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=r"^device: [^\n]*got '[^\n]*$"):
         Loader(data, 8, device=device)
 
 
 @pytest.fixture
 def default_device() -> Iterator[None]:
-    """torch makes tensors on the device "meta", where no value can be read."""
+    """Set torch's default device to "meta", whose values cannot be read."""
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)
@@ -428,7 +428,7 @@ READERS: dict[str, Callable[[LMDBDataset, dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=list(READERS))
-def test_batches_are_in_memory_whatever_torchs_default_device_is(
+def test_batches_are_in_memory_for_any_default_device_of_torch(
     read: Callable[..., Any], how: dict[str, Any], objects: Path, request: pytest.FixtureRequest
 ) -> None:
     data = LMDBDataset(objects, crop=CenterCrop(24), decode="tensor", **OBJECTS)

@@ -1,4 +1,4 @@
-"""A transform that a Loader calls in its workers: what it gets, what becomes of its results, and how it fails."""
+"""Transforms that a Loader calls in its workers: their inputs, results and errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def same(ours: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-# --- what it gets, and gives ---
+# --- inputs and results ---
 
 FORMS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "pil": ("pil", to_tensor),
@@ -78,7 +78,7 @@ def test_it_is_called_with_the_crop_as_a_dataset_does(
     options = {} if own else {"transform": transform, "crop": Crop(24)}
     with Loader(data, 16, **options, **how) as loader:
         same(list(loader), list(DataLoader(expected, 16, collate_fn=collate)))
-        kept = list(loader)  # memory that was used again would show
+        kept = list(loader)  # keeping them would reveal reused memory
         same(kept, list(loader))
         assert loader.transform is options.get("transform")
 
@@ -96,12 +96,12 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("give", RESULTS.values(), ids=list(RESULTS))
-def test_results_are_stacked_as_a_dataloader_stacks_them(give: Any, dataset: Path) -> None:
+def test_results_are_stacked_as_a_dataloader_does(give: Any, dataset: Path) -> None:
     data = LMDBDataset(dataset, give, decode="tensor", crop=Crop(24)).subset(range(20))
     same(list(Loader(data, 8, num_workers=0)), list(DataLoader(data, 8)))
 
 
-def test_images_that_it_gives_become_tensors(dataset: Path) -> None:
+def test_returned_images_become_tensors(dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=Crop(24)).subset(range(8))
     for give, form in (("RGB", (3, 24, 24)), ("L", (1, 24, 24))):
         images, _ = next(iter(Loader(data, 8, transform=lambda image, mode=give: image.convert(mode), num_workers=0)))
@@ -118,7 +118,7 @@ def test_each_view_is_transformed(how: dict[str, Any], dataset: Path) -> None:
     assert type(batches[0][0]) is tuple
 
 
-def test_companions_come_beside_the_transformed_image(tmp_path: Path) -> None:
+def test_companions_are_returned_with_the_transformed_image(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = {f"{number}.png": rng.integers(0, 256, (64, 64, 3), np.uint8) for number in range(6)}
     images |= {f"masks/{name}": image[:, :, 0] for name, image in images.items()}
@@ -134,7 +134,7 @@ def test_companions_come_beside_the_transformed_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16], ids=str)
-def test_normalized_images_are_tensors_before_it(dtype: torch.dtype | None, dataset: Path) -> None:
+def test_normalized_images_are_tensors_when_it_is_called(dtype: torch.dtype | None, dataset: Path) -> None:
     how: dict[str, Any] = {"crop": Crop(24), "normalize": NORMALIZE, "dtype": dtype, "num_workers": 0}
     data = LMDBDataset(dataset)
     for (images, _), (plain, _) in zip(
@@ -143,7 +143,7 @@ def test_normalized_images_are_tensors_before_it(dtype: torch.dtype | None, data
         same(images, -plain)
 
 
-def test_parts_and_sums_are_read_with_it(how: dict[str, Any], dataset: Path) -> None:
+def test_it_is_called_for_parts_and_sums(how: dict[str, Any], dataset: Path) -> None:
     data = LMDBDataset(dataset, to_tensor, crop=Crop(24))
     parts = ConcatDataset([Subset(data, range(9)), data.subset([3])])
     with Loader(parts, 4, **how) as loader:
@@ -160,7 +160,7 @@ def test_workers_of_every_start_method_call_it(context: str, dataset: Path) -> N
         same(list(loader), list(Loader(data, 16, seed=1, num_workers=0)))
 
 
-# --- what fuse leaves ---
+# --- the rest after fuse ---
 
 
 def pipeline(*rest: Any) -> Compose:
@@ -186,7 +186,7 @@ PIPELINES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("transform", PIPELINES.values(), ids=list(PIPELINES))
-def test_what_fuse_leaves_of_a_pipeline_is_called(transform: Any, how: dict[str, Any], dataset: Path) -> None:
+def test_the_rest_of_a_fused_pipeline_is_called(transform: Any, how: dict[str, Any], dataset: Path) -> None:
     data = LMDBDataset(dataset, transform, fuse=True)
     assert data.fused is not None and data.fused.crop is not None and data.fused.rest is not None
     with Loader(data, 16, **how) as loader:
@@ -197,7 +197,7 @@ def test_what_fuse_leaves_of_a_pipeline_is_called(transform: Any, how: dict[str,
     assert waiting.transform is None
 
 
-def test_the_parts_of_fuse_can_be_given_one_by_one(dataset: Path) -> None:
+def test_the_fused_parts_can_be_given_one_by_one(dataset: Path) -> None:
     transform = pipeline(negative)
     fused = fuse(transform)
     data = LMDBDataset(dataset, transform, fuse=True)
@@ -205,7 +205,7 @@ def test_the_parts_of_fuse_can_be_given_one_by_one(dataset: Path) -> None:
     same(list(Loader(LMDBDataset(dataset), 16, **parts, num_workers=0)), list(DataLoader(data, 16)))
 
 
-# --- its random numbers ---
+# --- random numbers ---
 
 
 def draws(loader: Any) -> list[list[float]]:
@@ -217,7 +217,7 @@ def test_random_numbers_belong_to_the_visit_of_a_sample(dataset: Path) -> None:
     how: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, "shuffle": True, "seed": 3}
     loader = Loader(data, 8, num_workers=0, **how)
     first, second = draws(loader), draws(loader)
-    assert len({tuple(numbers) for numbers in first + second}) == 2 * len(data), "no number comes twice"
+    assert len({tuple(numbers) for numbers in first + second}) == 2 * len(data), "no number repeats"
     for column in np.transpose(first)[:5]:
         assert len(set(column)) == len(data)
     for workers, size in ((2, 8), (3, 5)):
@@ -233,12 +233,12 @@ def test_random_numbers_belong_to_the_visit_of_a_sample(dataset: Path) -> None:
     assert read + draws(resumed) == first
 
 
-def test_a_sample_that_comes_twice_is_transformed_twice(dataset: Path) -> None:
+def test_a_sample_drawn_twice_is_transformed_twice(dataset: Path) -> None:
     loader = Loader(LMDBDataset(dataset, noisy), 8, sampler=[3] * 8, crop=Crop(24), num_workers=0)
     assert len({tuple(numbers) for numbers in draws(loader)}) == 8
 
 
-def test_generators_of_the_program_are_not_disturbed(how: dict[str, Any], dataset: Path) -> None:
+def test_generators_of_the_program_are_not_changed(how: dict[str, Any], dataset: Path) -> None:
     if how.get("mode") == "threads":
         pytest.skip("threads draw from them")
 
@@ -265,11 +265,11 @@ def test_threads_transform_each_sample_once(dataset: Path) -> None:
     assert [numbers[5] for numbers in found] == [numbers[5] for numbers in expected]
 
 
-# --- how it fails ---
+# --- errors ---
 
 
 class FailAt:
-    """Fails at the image whose pixels have a sum."""
+    """A transform that fails at the image with this sum of pixels."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -348,7 +348,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:fuse. nothing was fused")
 @pytest.mark.parametrize(("given", "options", "said"), REFUSED.values(), ids=list(REFUSED))
-def test_a_transform_that_a_loader_cannot_call_is_refused(
+def test_an_unusable_transform_is_refused(
     given: dict[str, Any], options: dict[str, Any], said: str, dataset: Path
 ) -> None:
     with pytest.raises(OptionError, match=said) as raised:
@@ -356,7 +356,7 @@ def test_a_transform_that_a_loader_cannot_call_is_refused(
     assert "\n" not in str(raised.value)
 
 
-def test_damaged_samples_are_left_out_or_an_error(how: dict[str, Any], damaged: Path, dataset: Path) -> None:
+def test_damaged_samples_are_skipped_or_an_error(how: dict[str, Any], damaged: Path, dataset: Path) -> None:
     options: dict[str, Any] = {"transform": to_tensor, "crop": Crop(24), **how}
     with (
         pytest.raises(DatasetError, match=r"sample 20 .* is damaged"),
@@ -374,11 +374,11 @@ def test_damaged_samples_are_left_out_or_an_error(how: dict[str, Any], damaged: 
         list(Loader(LMDBDataset(damaged), 4, sampler=[20, 20], on_error="skip", **options))
 
 
-# --- from epoch to epoch ---
+# --- changes between epochs ---
 
 
 @pytest.mark.parametrize("kind", ["itself", "Subset", "ConcatDataset", "the loader's"])
-def test_a_transform_that_a_dataset_gets_holds_from_the_next_epoch_on(
+def test_a_new_transform_of_a_dataset_applies_from_the_next_epoch(
     kind: str, how: dict[str, Any], dataset: Path
 ) -> None:
     data = LMDBDataset(dataset, crop=Crop(24))
@@ -396,7 +396,7 @@ def test_a_transform_that_a_dataset_gets_holds_from_the_next_epoch_on(
         same(next(iter(loader))[0], plain)
 
 
-def test_a_loaders_own_transform_holds_whatever_the_dataset_gets(dataset: Path) -> None:
+def test_a_loaders_own_transform_is_independent_of_the_dataset(dataset: Path) -> None:
     data = LMDBDataset(dataset, crop=Crop(24))
     with Loader(data, 4, transform=to_tensor, num_workers=1) as loader:
         first = next(iter(loader))
@@ -406,7 +406,7 @@ def test_a_loaders_own_transform_holds_whatever_the_dataset_gets(dataset: Path) 
         assert targets == tuple(map(str, first[1].tolist()))
 
 
-def test_a_fused_transform_of_a_loader_that_is_changed_in_place_is_looked_at_again(dataset: Path) -> None:
+def test_a_fused_transform_changed_in_place_is_checked_again(dataset: Path) -> None:
     transform = pipeline(negative)
     loader = Loader(LMDBDataset(dataset, fuse=True), 8, transform=transform, num_workers=0)
     assert next(iter(loader))[0].shape == (8, 3, 24, 24)
@@ -420,13 +420,11 @@ class Brighter:
         self.by, self.calls = by, 0
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        self.calls += 1  # in a worker, or to learn the shape
+        self.calls += 1  # in a worker, or to determine the shape
         return to_tensor(image) + self.by
 
 
-def test_a_transform_that_is_called_and_is_changed_in_place_holds_from_the_next_epoch_on(
-    how: dict[str, Any], dataset: Path
-) -> None:
+def test_a_called_transform_changed_in_place_applies_from_the_next_epoch(how: dict[str, Any], dataset: Path) -> None:
     transform = Brighter(0)
     with Loader(LMDBDataset(dataset, transform, crop=Crop(24)), 4, **how) as loader:
         first, _ = next(iter(loader))

@@ -1,4 +1,4 @@
-"""make_loader: a DataLoader of any dataset, what its workers do, and the shared memory that they need."""
+"""make_loader: a DataLoader of any dataset, its workers, and the shared memory that they need."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_a_folder_dataset_is_read_with_its_transform(workers: int, raw: Path, da
     assert torch.equal(torch.cat([images for images, _ in batches]), torch.stack([folder[i][0] for i in wanted]))
 
 
-def test_a_list_can_be_read_too() -> None:
+def test_a_list_can_be_read() -> None:
     loader = make_loader([*range(10)], 4, shuffle=True, num_workers=0)  # type: ignore[arg-type]
     assert sorted(torch.cat(list(loader)).tolist()) == [*range(10)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_empty_dataset_gives_no_batches(workers: int, data: LMDBDataset) -> None:
+def test_an_empty_dataset_yields_no_batches(workers: int, data: LMDBDataset) -> None:
     loader = make_loader(Subset(data, []), 8, shuffle=True, num_workers=workers)
     assert len(loader) == 0 and list(loader) == []
 
@@ -73,7 +73,7 @@ def test_an_iterable_dataset_is_refused_by_name() -> None:
 
 
 class Numbers(torch.utils.data.Dataset[Any]):
-    """A dataset of numbers, as scripts write one: with attributes that the next epoch is to have."""
+    """A dataset of numbers like those of scripts, with attributes that change between epochs."""
 
     transform: Any = None
     factor = 1
@@ -148,13 +148,13 @@ CHANGES: list[tuple[Callable[[Any], object], int]] = [
     (lambda dataset: setattr(dataset, "transform", Found([*range(200)])), 1),
     (lambda dataset: dataset.transform.table.reverse(), 198),
 ]
-"""What a script does to a dataset from epoch to epoch, and what it then makes of 1."""
+"""Changes by a script between epochs, and the value that the dataset then makes of 1."""
 
 
 @pytest.mark.parametrize(
     "wrapped", [lambda one: one, lambda one: Subset(one, range(24)), lambda one: ConcatDataset([one])]
 )
-def test_workers_begin_anew_when_attributes_of_the_dataset_changed_and_stay_otherwise(wrapped: Any) -> None:
+def test_workers_restart_if_attributes_of_the_dataset_changed_and_only_then(wrapped: Any) -> None:
     dataset = Numbers()
     loader = make_loader(wrapped(dataset), 24, num_workers=1)
     assert next(iter(loader))[1] == 1
@@ -172,8 +172,8 @@ class Slow(Numbers):
 
 
 @pytest.mark.parametrize("after_s", [0.01, 0.03, 0.05])
-def test_an_epoch_that_follows_an_interrupted_one_is_whole(after_s: float) -> None:
-    """As in a notebook, whose cell is interrupted while workers still have work of the cell before."""
+def test_an_epoch_after_an_interrupted_one_is_complete(after_s: float) -> None:
+    """As in a notebook whose cell is interrupted while workers still have work of the previous cell."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -215,7 +215,7 @@ def zeros(_: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
 @pytest.mark.parametrize("which", ["make_loader", "DataLoader", "transform"])
-def test_batches_that_are_kept_hold_no_descriptors(which: str, strategy: str, data: LMDBDataset) -> None:
+def test_kept_batches_hold_no_descriptors(which: str, strategy: str, data: LMDBDataset) -> None:
     before = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy(strategy)
     dataset = LMDBDataset(data.root, zeros) if which == "transform" else data
@@ -252,11 +252,11 @@ def test_two_workers_do_not_draw_the_same_crops(data: LMDBDataset) -> None:
     assert len({image.numpy().tobytes() for images, _ in loader for image in images}) > 24
 
 
-# --- what cannot be ---
+# --- refusals ---
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_without_words_is_raised_as_it_is(workers: int, data: LMDBDataset) -> None:
+def test_an_error_without_a_message_is_raised_unchanged(workers: int, data: LMDBDataset) -> None:
     class Unfinished(LMDBDataset):
         def __getitems__(self, numbers: Any) -> Any:
             raise NotImplementedError
@@ -271,7 +271,7 @@ def to_float(image: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("decode", "bytes_per_sample"), [("numpy", 24 * 24 * 3 + 8), ("tensor", 8)])
-def test_batches_that_shared_memory_cannot_hold_are_one_error(
+def test_batches_too_large_for_shared_memory_are_one_error(
     decode: Decode, bytes_per_sample: int, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = LMDBDataset(dataset, crop=CROP, decode=decode)
@@ -287,7 +287,7 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
         with pytest.raises(LoaderError, match=r"/dev/shm has .* free, and 4 batches of .*--shm-size") as error:
             make_loader(data, 8, num_workers=2)
         assert "\n" not in str(error.value)
-    assert len(digest(make_loader(data, 8, num_workers=0))) == 7, "without workers none is needed"
+    assert len(digest(make_loader(data, 8, num_workers=0))) == 7, "without workers no shared memory is needed"
     with_free(need)
     assert len(make_loader(data, 8, num_workers=2, prefetch_factor=2)) == 7
     assert set(asked) <= {"/dev/shm"}
@@ -305,7 +305,7 @@ def test_batches_that_shared_memory_cannot_hold_are_one_error(
         ),
     ],
 )
-def test_what_shared_memory_cannot_hold_is_told_what_it_lacks(
+def test_the_error_tells_how_much_shared_memory_is_missing(
     options: Any, lacks: str, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
@@ -323,9 +323,7 @@ def test_what_shared_memory_cannot_hold_is_told_what_it_lacks(
         ("size=1m,ro", "/dev/shm: Read-only file system, and a DataLoader's workers need it"),
     ],
 )
-def test_a_dev_shm_that_is_small_full_or_read_only_is_one_line(
-    options: str, said: str, context: str, dataset: Path
-) -> None:
+def test_a_small_full_or_read_only_dev_shm_is_one_line(options: str, said: str, context: str, dataset: Path) -> None:
     printed = run_python(
         """
         import sys
@@ -347,8 +345,8 @@ def test_a_dev_shm_that_is_small_full_or_read_only_is_one_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
-def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_no_hang(decode: str, dataset: Path) -> None:
-    """Targets are sent by a thread of the worker, whose errors Python only prints."""
+def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_not_a_hang(decode: str, dataset: Path) -> None:
+    """A thread of the worker sends targets. Python only prints its errors."""
     printed = run_python(
         """
         import shutil, sys
@@ -375,7 +373,7 @@ def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_no_hang(decode:
     assert re.fullmatch(r".*shared memory.*: No space left on device.*; free some of /dev/shm.*--shm-size.*\n", printed)
 
 
-def test_a_worker_may_have_a_beginning_of_its_own(data: LMDBDataset, tmp_path: Path) -> None:
+def test_a_worker_init_fn_is_called(data: LMDBDataset, tmp_path: Path) -> None:
     loader = make_loader(data, 8, num_workers=2, worker_init_fn=lambda number: (tmp_path / str(number)).touch())
     assert len(digest(loader)) == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

@@ -1,4 +1,4 @@
-"""Companions of images: they come with them, cropped and mirrored alike."""
+"""Companions of images: they are returned with them, with the same crops and flips."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from presize.store.dataset import Dataset
 
 CLASSES = np.array([0, 7, 21, 255], np.uint8)
 COLORS = np.array([[20, 20, 20], [230, 30, 30], [30, 230, 30], [30, 30, 230]], np.uint8)
-"""Of the pixels of each class, in the image."""
+"""Colours of each class in the image."""
 SAMPLES = 20
 ROWS = [{"path": f"{'ab'[i % 2]}/{i:02d}.png", "label": "ab"[i % 2]} for i in range(SAMPLES)]
-"""A table of the images: their masks lie in the same folder."""
+"""A table of the images; their masks are in the same folder."""
 CROPS = {
     "random": RandomResizedCrop(40, scale=(0.2, 1.0)),
     "reduced": RandomResizedCrop(16, scale=(0.5, 1.0)),
@@ -38,7 +38,7 @@ CROPS = {
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20 images in two classes, each with a palette mask, a map of 16 bits, and the image once more, as JPEG."""
+    """Build 20 images in two classes, each with a palette mask, a map of 16 bits, and a copy of the image as JPEG."""
     rng = np.random.default_rng(0)
     images: dict[str, Any] = {}
     for number in range(SAMPLES):
@@ -61,7 +61,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def nearest(values: np.ndarray, box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> np.ndarray:
-    """One pixel after the other: that under the centre of each."""
+    """Return the pixel under the centre of each target pixel, one by one."""
     top, left, height, width = box
     found = np.empty(size, values.dtype)
     for y in range(size[0]):
@@ -72,7 +72,7 @@ def nearest(values: np.ndarray, box: tuple[int, int, int, int], size: tuple[int,
 
 
 @pytest.mark.parametrize("name", CROPS)
-def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name: str, pairs: Path) -> None:
+def test_a_cropped_mask_has_the_nearest_stored_pixel_everywhere(name: str, pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="numpy", crop=CROPS[name], flip=0.5, companions=("mask", "far"), target=None)
     stored = dict(data.data.companion("mask").pixels(range(SAMPLES)))
     loader = Loader(data, SAMPLES, shuffle=True, seed=2, num_workers=0)
@@ -88,7 +88,7 @@ def test_a_cropped_mask_has_the_nearest_pixel_of_the_stored_one_everywhere(name:
 
 
 @pytest.mark.parametrize("name", CROPS)
-def test_after_a_crop_a_mask_still_lies_on_its_image(name: str, pairs: Path) -> None:
+def test_after_a_crop_a_mask_still_fits_its_image(name: str, pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="tensor", crop=CROPS[name], flip=0.5, target=None)
     agreeing = []
     for image, again, _, mask in data:
@@ -99,7 +99,7 @@ def test_after_a_crop_a_mask_still_lies_on_its_image(name: str, pairs: Path) -> 
     assert np.mean(agreeing) > 0.9 and min(agreeing) > 0.75  # all but pixels on an edge
 
 
-def test_all_companions_come_in_the_order_of_their_names_beside_the_target(pairs: Path) -> None:
+def test_all_companions_are_returned_in_the_order_of_their_names_with_the_target(pairs: Path) -> None:
     data = LMDBDataset(pairs)
     assert data.companions == ("again", "far", "mask")
     (image, again, far, mask), label = data[11]
@@ -116,7 +116,7 @@ def test_all_companions_come_in_the_order_of_their_names_beside_the_target(pairs
     assert image.shape == (64, 106, 3) and label == 1
 
 
-def test_the_transform_is_called_with_the_image_alone(pairs: Path) -> None:
+def test_the_transform_is_called_with_the_image_only(pairs: Path) -> None:
     data = LMDBDataset(pairs, lambda image: image.size, companions=("mask",), crop=CenterCrop(32))
     (size, mask), _ = data[0]
     assert size == (32, 32) and mask.size == (32, 32)
@@ -130,7 +130,7 @@ def draws(batches: Any) -> list[Any]:
     return found
 
 
-def test_normalization_leaves_masks_as_they_are(pairs: Path) -> None:
+def test_normalization_leaves_masks_unchanged(pairs: Path) -> None:
     data = LMDBDataset(pairs, decode="tensor", crop=Resize(32), companions=("again", "mask"), target=None)
     ((images, again, masks),) = Loader(data, SAMPLES, num_workers=0)
     loader = Loader(data, SAMPLES, num_workers=1, normalize=((0.5,) * 3, (0.25,) * 3))
@@ -149,7 +149,7 @@ def test_a_subset_a_sum_and_a_copy_keep_their_companions(pairs: Path) -> None:
     assert draws(Loader(pickle.loads(pickle.dumps(data)), SAMPLES, num_workers=0)) == whole
 
 
-def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) -> None:
+def test_a_damaged_mask_also_skips_its_image(pairs: Path, tmp_path: Path) -> None:
     shutil.copytree(pairs, tmp_path / "copy")
     value = Dataset(pairs).companion("mask").value(3)
     shards = {path: path.read_bytes() for path in (tmp_path / "copy" / "shards").glob("mask-*.lmdb")}
@@ -169,7 +169,7 @@ def test_a_damaged_mask_leaves_its_image_out_too(pairs: Path, tmp_path: Path) ->
     assert torch.equal(targets, labels[left])
 
 
-def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path) -> None:
+def test_unknown_companions_and_several_views_are_refused(pairs: Path) -> None:
     with pytest.raises(DatasetError, match="no companion 'depth'"):
         LMDBDataset(pairs, companions=("depth",))
     views = [CenterCrop(8), CenterCrop(9)]
@@ -179,7 +179,7 @@ def test_companions_that_there_are_not_and_several_views_are_refused(pairs: Path
 
 
 class TwoCrops:
-    """As MoCo's TwoCropsTransform."""
+    """A transform like MoCo's TwoCropsTransform."""
 
     def __init__(self, base_transform: Any) -> None:
         self.base_transform = base_transform

@@ -33,9 +33,9 @@ TARGET = ("bbox", "color", "name", "points")
 
 @pytest.fixture(scope="module")
 def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 black images of 144 x 96, each with up to 3 rectangles, red, green and blue, that are boxes in the table.
+    """Build 24 black images of 144×96, each with up to 3 rectangles, red, green and blue, whose boxes are in the table.
 
-    Each object has two keypoints, its left edge's middle and its right edge's.
+    Each object has two keypoints, the middles of its left and right edges.
     """
     rng = np.random.default_rng(0)
     images, rows = {}, []
@@ -61,13 +61,13 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(image: torch.Tensor, color: int) -> list[int]:
-    """The box of what has a colour, to a pixel, since resizing blurs its edges."""
+    """Return the box of a colour, to a pixel, because resizing blurs its edges."""
     rows, columns = torch.nonzero(image[color] > 127, as_tuple=True)
     return [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
 
 
 @pytest.mark.parametrize("name", CROPS)
-def test_boxes_lie_on_what_they_are_of_after_a_crop_and_a_flip(name: str, painted: Path) -> None:
+def test_boxes_mark_their_objects_after_a_crop_and_a_flip(name: str, painted: Path) -> None:
     crop = CROPS[name]
     data = LMDBDataset(painted, target=TARGET, decode="tensor", crop=crop, flip=0.5)
     clipped = 0
@@ -84,32 +84,32 @@ def test_boxes_lie_on_what_they_are_of_after_a_crop_and_a_flip(name: str, painte
     assert clipped or name == "whole"
 
 
-def test_every_object_that_can_be_seen_has_its_box(painted: Path) -> None:
+def test_every_visible_object_has_its_box(painted: Path) -> None:
     data = LMDBDataset(painted, target=("color", "bbox"), decode="tensor", crop=RandomCrop(40))
     for image, (colors, _) in [data[i] for i in range(len(data)) for _ in range(3)]:
         assert {color for color in range(3) if image[color].any()} == set(colors.tolist())
 
 
-def test_keypoints_move_with_their_object_and_change_places_when_mirrored(painted: Path) -> None:
+def test_keypoints_move_with_their_object_and_swap_when_mirrored(painted: Path) -> None:
     sides: dict[float, list[torch.Tensor]] = {}
     for flip in (0.0, 1.0):
         data = LMDBDataset(painted, target=TARGET, decode="tensor", crop=Resize(SIDE), flip=flip, flip_pairs=[(0, 1)])
         sides[flip] = [points for _, (boxes, _, _, points) in data if len(boxes)]
         for _, (boxes, _, _, points) in data:
             assert points.shape == (len(boxes), 2, 3)
-            assert torch.allclose(points[:, :, 0], boxes[:, [0, 2]])  # the left one is left in both
+            assert torch.allclose(points[:, :, 0], boxes[:, [0, 2]])  # the left point is left in both
             assert torch.allclose(points[:, :, 1], boxes[:, [1, 3]].mean(dim=1, keepdim=True).expand(-1, 2))
             assert (points[:, :, 2] == 2).all()
     assert not torch.equal(sides[0.0][0], sides[1.0][0])
 
 
-def test_without_pairs_a_keypoint_stays_the_one_it_was(painted: Path) -> None:
+def test_without_pairs_a_keypoint_keeps_its_index(painted: Path) -> None:
     data = LMDBDataset(painted, target=TARGET, decode="tensor", crop=Resize(SIDE), flip=1.0)
     for _, (boxes, _, _, points) in data:
         assert torch.allclose(points[:, :, 0], boxes[:, [2, 0]])
 
 
-def test_keypoints_outside_of_the_crop_are_not_visible(painted: Path) -> None:
+def test_keypoints_outside_the_crop_are_not_visible(painted: Path) -> None:
     data = LMDBDataset(painted, target=TARGET, decode="tensor", crop=RandomCrop(30))
     points = torch.cat([sample[1][3] for sample in [data[i] for _ in range(4) for i in range(len(data))]])
     hidden = points[:, :, 2] == 0
@@ -118,7 +118,7 @@ def test_keypoints_outside_of_the_crop_are_not_visible(painted: Path) -> None:
     assert (points[~hidden][:, :2] >= 0).all() and (points[~hidden][:, :2] <= 30).all()
 
 
-def test_keypoints_alone_lose_no_object(painted: Path) -> None:
+def test_keypoints_without_boxes_lose_no_object(painted: Path) -> None:
     data = LMDBDataset(painted, target="points", decode="tensor", crop=RandomCrop(20))
     assert [len(points) for _, points in data] == [i % 4 for i in range(24)]
 
@@ -147,7 +147,7 @@ def test_a_subset_and_a_sum_keep_their_boxes(painted: Path) -> None:
     assert draws(Loader(parts, 24, num_workers=0)) == whole[5:] + whole[:5]
 
 
-def test_a_crop_of_nothing_but_background_has_empty_boxes(painted: Path) -> None:
+def test_a_crop_of_background_has_empty_boxes(painted: Path) -> None:
     data = LMDBDataset(painted, target=("bbox", "color", "name", "points"), decode="tensor", crop=CenterCrop(8))
     boxes, colors, names, points = next(target for _, target in data if not len(target[0]))
     assert boxes.shape == (0, 4) and colors.shape == (0,) and names == [] and points.shape == (0, 2, 3)
@@ -162,7 +162,7 @@ def test_a_crop_of_nothing_but_background_has_empty_boxes(painted: Path) -> None
         ({"target": "bbox", "crop": [CenterCrop(8), CenterCrop(9)]}, "crop: boxes and keypoints move with one crop"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str, painted: Path) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], said: str, painted: Path) -> None:
     with pytest.raises(OptionError, match=said):
         LMDBDataset(painted, **options)
     if "crop" in options:
@@ -170,19 +170,19 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str,
             Loader(LMDBDataset(painted, target="bbox"), 4, crop=options["crop"])
 
 
-def test_lists_without_boxes_beside_them_stay_whole(painted: Path) -> None:
+def test_lists_without_boxes_stay_complete(painted: Path) -> None:
     data = LMDBDataset(painted, target=("color", "name"), crop=CenterCrop(8))
     assert [len(colors) for _, (colors, _) in data] == [i % 4 for i in range(24)]
 
 
-def test_the_target_transform_gets_what_was_moved(painted: Path) -> None:
+def test_the_target_transform_gets_the_moved_boxes(painted: Path) -> None:
     count: Callable[[Any], int] = len
     data = LMDBDataset(painted, target_transform=count, target="bbox", decode="tensor", crop=CenterCrop(8))
     (batch,) = Loader(data, 24, num_workers=0)
     assert batch[1].tolist() == [data[i][1] for i in range(24)]
 
 
-def test_boxes_fit_when_damaged_images_are_left_out(painted: Path, tmp_path: Path) -> None:
+def test_boxes_match_when_damaged_images_are_skipped(painted: Path, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size(SIDE, SIDE),)), boxes=tuple(BOXES))
     table = SourceOptions(labels=painted.parent / "table.jsonl")
     build_dataset(painted.parent / "raw", tmp_path / "whole", options, SERIAL, table)

@@ -1,4 +1,4 @@
-"""Attributes of finished datasets, loaders and samplers, and ImageFolder's lists: a change works, or is refused."""
+"""Attributes of datasets, loaders and samplers, and ImageFolder's lists: a change takes effect, or is refused."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def data(dataset: Path) -> LMDBDataset:
 
 @pytest.fixture(params=["LMDBDataset", "subset", "FolderDataset"])
 def either(request: pytest.FixtureRequest, dataset: Path, raw: Path) -> Any:
-    """Datasets that take ImageFolder's place."""
+    """Return datasets that replace ImageFolder."""
     if request.param == "FolderDataset":
         return FolderDataset(raw, decode="bytes")
     data = LMDBDataset(dataset, decode="bytes")
     return data if request.param == "LMDBDataset" else data.subset([5, 3, 40, 5])
 
 
-# --- assigned ---
+# --- assignment ---
 
 DATASET: dict[str, Any] = {
     "root": "elsewhere", "data": None, "decode": "tensor", "target": "width", "vocabulary": {}, "multi_hot": "label",
@@ -64,7 +64,7 @@ SAMPLER: dict[str, Any] = {
 
 
 def assigned(owner: Any, values: dict[str, Any]) -> list[str]:
-    """The attributes that could be assigned."""
+    """Return the attributes that could be assigned."""
     taken = []
     for name, value in values.items():
         try:
@@ -76,7 +76,9 @@ def assigned(owner: Any, values: dict[str, Any]) -> list[str]:
     return taken
 
 
-def test_options_and_properties_of_finished_objects_are_refused_with_a_way_out(data: LMDBDataset, raw: Path) -> None:
+def test_options_and_properties_of_created_objects_are_refused_with_an_alternative(
+    data: LMDBDataset, raw: Path
+) -> None:
     loader = Loader(data, 8, num_workers=0)
     assert assigned(loader, LOADER) == []
     assert assigned(loader.sampler, SAMPLER) == []
@@ -91,7 +93,7 @@ def test_options_and_properties_of_finished_objects_are_refused_with_a_way_out(d
     assert len(images) == 8
 
 
-def test_what_an_attribute_has_already_can_be_assigned(dataset: Path) -> None:
+def test_assigning_the_present_value_is_accepted(dataset: Path) -> None:
     data = LMDBDataset(str(dataset))
     data.root, data.decode, data.target = Path(data.root), "pil", data.target  # type: ignore[misc,assignment]
     loader = Loader(data, 8, crop=CenterCrop(24), num_workers=0)
@@ -99,7 +101,7 @@ def test_what_an_attribute_has_already_can_be_assigned(dataset: Path) -> None:
     assert isinstance(data.root, str)
 
 
-def test_attributes_of_ones_own_are_set_before_and_after_and_changed(dataset: Path) -> None:
+def test_own_attributes_can_be_set_and_changed(dataset: Path) -> None:
     class Own(LMDBDataset):
         def __init__(self, root: Path, note: str) -> None:
             self.root, self.transform, self.note = root, len, note  # type: ignore[assignment,misc]
@@ -135,7 +137,7 @@ def test_an_attribute_of_a_subclass_that_init_would_replace_is_refused(name: str
         Own(dataset)
 
 
-def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path) -> None:
+def test_an_attribute_that_a_subclass_replaces_is_its_own(dataset: Path) -> None:
     class Own(LMDBDataset):
         classes = ("a", "b", "c")  # type: ignore[assignment]
 
@@ -144,7 +146,7 @@ def test_an_attribute_that_a_subclass_has_in_its_place_is_its_own(dataset: Path)
     assert data.classes == ("x", "y", "z") and data[0][1] == LMDBDataset(dataset)[0][1]
 
 
-def test_a_batch_sampler_that_is_changed_ends_in_an_error(data: LMDBDataset) -> None:
+def test_a_changed_batch_sampler_raises_an_error(data: LMDBDataset) -> None:
     loader = Loader(data, 8, num_workers=0)
     loader.batch_sampler.batch_size = 4
     with pytest.raises(OptionError, match="batch_sampler: cannot be changed on a finished Loader"):
@@ -173,14 +175,14 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_samples_refuse_a_change_and_name_what_to_use(change: Callable[[Any], object], either: Any) -> None:
+def test_samples_refuse_a_change_and_name_the_alternative(change: Callable[[Any], object], either: Any) -> None:
     before = list(either.samples)
     with pytest.raises(OptionError, match=r"^samples: cannot be changed; .*[Ss]ubset"):
         change(either.samples)
     assert either.samples == before and either.imgs == before
 
 
-def test_samples_are_read_as_a_list_is(either: Any) -> None:
+def test_samples_are_read_like_a_list(either: Any) -> None:
     samples = either.samples
     expected = [samples[i] for i in range(len(either))]
     assert samples == expected and expected == samples and samples != expected[1:] and samples != 3
@@ -213,7 +215,7 @@ def test_samples_are_read_as_a_list_is(either: Any) -> None:
     assert pickle.loads(pickled) == samples and (isinstance(either, FolderDataset) or len(pickled) < 1000)
 
 
-def test_a_sample_is_made_without_all_others(tmp_path: Path) -> None:
+def test_a_sample_is_created_without_the_others(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     for number in range(1000):
         (tmp_path / "class" / f"{number}.jpg").touch()
@@ -252,7 +254,7 @@ def test_class_to_idx_is_a_dict_that_refuses_changes(either: Any) -> None:
     assert torch.load(saved) == {"class_to_idx": expected, "classes": either.classes}
 
 
-def test_names_and_numbers_of_classes_that_are_written_to_change_no_label(either: Any) -> None:
+def test_writing_to_class_names_and_numbers_changes_no_label(either: Any) -> None:
     before, numbers = [either[i][1] for i in range(3)], dict(either.class_to_idx)
     either.targets[:] = 7
     either.classes.insert(0, "background")
@@ -261,7 +263,7 @@ def test_names_and_numbers_of_classes_that_are_written_to_change_no_label(either
 
 
 @pytest.mark.parametrize(("target", "kind"), [("width", np.int64), ("label", np.int64), ("path", object)])
-def test_whole_numbers_of_any_column_are_int64_and_text_is_read_only(target: str, kind: Any, dataset: Path) -> None:
+def test_integers_of_any_column_are_int64_and_text_is_read_only(target: str, kind: Any, dataset: Path) -> None:
     targets = LMDBDataset(dataset, target=target).targets
     assert targets.dtype == kind and targets.flags.writeable == (kind is np.int64)
 
@@ -301,13 +303,13 @@ ABSENT = {
 
 
 @pytest.mark.parametrize(("name", "said"), ABSENT.items(), ids=ABSENT)
-def test_a_name_of_image_folder_that_is_not_there_says_what_to_use(name: str, said: str, either: Any) -> None:
+def test_a_missing_name_of_image_folder_names_the_alternative(name: str, said: str, either: Any) -> None:
     assert not hasattr(either, name) and not hasattr(type(either), name)
     with pytest.raises(AttributeError, match=rf"^{type(either).__name__} has no {name}: {said}$"):
         getattr(either, name)
 
 
-def test_a_subclass_may_have_such_a_name_for_itself(dataset: Path) -> None:
+def test_a_subclass_may_define_such_a_name(dataset: Path) -> None:
     class Own(LMDBDataset):
         extensions = (".jpg",)
 
@@ -320,7 +322,7 @@ def test_a_subclass_may_have_such_a_name_for_itself(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [LMDBDataset, FolderDataset])
-def test_image_folders_arguments_are_refused_by_name_unless_they_ask_for_nothing(
+def test_image_folders_arguments_are_refused_by_name_unless_they_have_no_effect(
     kind: type[Any], dataset: Path, raw: Path
 ) -> None:
     root = dataset if kind is LMDBDataset else raw
@@ -344,7 +346,7 @@ def test_image_folders_arguments_are_refused_by_name_unless_they_ask_for_nothing
         *((load, inspect.signature(DataLoader).parameters) for load in (Loader, make_loader)),
     ],
 )
-def test_a_type_checker_knows_each_keyword_that_is_taken_or_refused(make: Any, theirs: Any) -> None:
+def test_a_type_checker_knows_each_keyword_that_is_accepted_or_refused(make: Any, theirs: Any) -> None:
     hints = typing.get_type_hints(make.__init__ if isinstance(make, type) else make)
     (options,) = typing.get_args(hints.pop("options"))
     assert set(theirs) <= {*hints, *typing.get_type_hints(options)}
@@ -357,7 +359,7 @@ def test_a_class_folder_without_images_is_a_class(tmp_path: Path, raw: Path) -> 
     assert FolderDataset(tmp_path).classes == ["empty", "full"]
 
 
-def test_transforms_are_both_transforms_as_one(either: Any) -> None:
+def test_transforms_combines_both_transforms(either: Any) -> None:
     assert either.transforms is None
     either.transform, either.target_transform = len, str
     both = either.transforms

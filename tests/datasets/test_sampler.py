@@ -41,7 +41,7 @@ def test_a_visit_is_pickled_with_all_it_carries(protocol: int) -> None:
     assert (int(visit), visit.seed, visit.epoch, visit.key) == (7, 2**63 - 1, 2, 2**62)
 
 
-def test_a_sampler_gives_the_order() -> None:
+def test_a_sampler_yields_the_order() -> None:
     for order in (
         Sequential(3000, 5),
         Shuffled(3000, 5),
@@ -61,7 +61,7 @@ def loaded(order: Order, state: dict[str, int], **options: Any) -> EpochSampler:
     return sampler
 
 
-def test_an_order_of_no_samples_takes_the_seed_that_it_loads() -> None:
+def test_an_order_without_samples_takes_the_loaded_seed() -> None:
     assert loaded(Shuffled(0), EpochSampler(Shuffled(0, 7)).state_dict()).state_dict()["seed"] == 7
 
 
@@ -69,8 +69,10 @@ def test_an_order_of_no_samples_takes_the_seed_that_it_loads() -> None:
     length=st.integers(1, 200),
     stages=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
 )
-def test_an_interrupted_run_visits_what_a_whole_one_does(length: int, stages: list[tuple[int, int, int]]) -> None:
-    """Each stage: ranks, batch size, and the batches that each rank consumes before it ends."""
+def test_an_interrupted_run_visits_the_same_samples_as_a_complete_one(
+    length: int, stages: list[tuple[int, int, int]]
+) -> None:
+    """A stage is (ranks, batch size, number of batches that each rank consumes before it ends)."""
     order = Shuffled(length, 8)
     state = EpochSampler(order).state_dict()
     seen: list[tuple[int, int]] = []
@@ -78,7 +80,7 @@ def test_an_interrupted_run_visits_what_a_whole_one_does(length: int, stages: li
         states = []
         for rank in range(ranks):
             sampler = loaded(order, state, rank=rank, ranks=ranks, batch_size=batch_size, last="keep")
-            drawn = list(sampler)  # ahead of what is consumed
+            drawn = list(sampler)  # more than is consumed
             seen += [(visit.epoch, int(visit)) for visit in drawn[: batches * batch_size]]
             states.append(sampler.state_after(batches, batch_size))
         assert all(other == states[0] for other in states)
@@ -98,14 +100,14 @@ def test_each_iteration_is_another_epoch_even_after_one_left_early() -> None:
     assert sampler.epoch == 2
 
 
-def test_set_epoch_is_obeyed() -> None:
+def test_set_epoch_takes_effect() -> None:
     sampler = EpochSampler(Shuffled(20))
     for epoch in (5, 5, 0, 1):
         sampler.set_epoch(epoch)
         assert [visit.epoch for visit in sampler] == [epoch] * 20
 
 
-def test_set_epoch_with_the_epoch_that_was_loaded_keeps_its_place() -> None:
+def test_set_epoch_with_the_loaded_epoch_keeps_its_position() -> None:
     state = EpochSampler(Shuffled(20)).state_dict(consumed=12)
     sampler = loaded(Shuffled(20), state)
     sampler.set_epoch(0)
@@ -115,7 +117,7 @@ def test_set_epoch_with_the_epoch_that_was_loaded_keeps_its_place() -> None:
     assert len(list(sampler)) == 20
 
 
-def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None:
+def test_the_state_at_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     for last, batches in (("keep", 4), ("drop", 3), ("pad", 4)):
         sampler = EpochSampler(Shuffled(20), batch_size=6, **ENDINGS[last])
         sampler.set_epoch(3)
@@ -125,7 +127,7 @@ def test_the_state_at_the_end_of_an_epoch_is_the_beginning_of_the_next() -> None
         assert (state["epoch"], state["consumed"]) == (4, 0)
 
 
-def test_a_rank_is_the_one_that_the_process_has_when_an_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_that_of_the_process_when_an_epoch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = EpochSampler(Shuffled(20, seed=3))
     alone = list(sampler)
     for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
@@ -134,7 +136,7 @@ def test_a_rank_is_the_one_that_the_process_has_when_an_epoch_begins(monkeypatch
     assert len(sampler) == 10
     assert list(sampler) == alone[1::2]
     monkeypatch.undo()
-    assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, though they are gone"
+    assert sampler.state_after(3, 2)["consumed"] == 12, "of the ranks that took part, although they have ended"
 
 
 def test_a_state_is_a_few_integers() -> None:
@@ -144,7 +146,7 @@ def test_a_state_is_a_few_integers() -> None:
     assert state == json.loads(json.dumps(state))
 
 
-def test_what_decides_an_order_belongs_to_its_state() -> None:
+def test_a_state_contains_everything_that_determines_an_order() -> None:
     shards = dealt(20, 4)
     for order, other, message in [
         (Shuffled(20, 1), Shuffled(21, 1), "length 21, got 20"),
@@ -170,14 +172,14 @@ def by_host(ranks: int, ranks_per_host: int) -> ShardShuffled:
     return ShardShuffled(dealt(20, 4), 1, window=1, by_host=True, ranks=ranks, ranks_per_host=ranks_per_host)
 
 
-def test_an_order_by_host_resumes_where_all_its_ranks_are() -> None:
+def test_an_order_by_host_resumes_at_the_position_of_all_ranks() -> None:
     state = EpochSampler(by_host(4, 2)).state_dict(consumed=8)
     assert loaded(by_host(4, 2), state, rank=3, ranks=4).start == 8
     with pytest.raises(OptionError, match="state: consumed: expected a multiple of 4, the ranks of the order, got 9"):
         loaded(by_host(4, 2), {**state, "consumed": 9})
 
 
-def test_an_order_by_host_needs_the_ranks_that_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_by_host_needs_its_original_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="order: was made for 8 ranks, but there are 4"):
         EpochSampler(by_host(8, 2), rank=0, ranks=4)
     sampler = EpochSampler(by_host(2, 1))  # before the trainer initializes torch.distributed
@@ -191,7 +193,7 @@ def test_an_order_by_host_needs_the_ranks_that_it_was_made_for(monkeypatch: pyte
 
 
 @given(hosts=st.integers(1, 3), ranks_per_host=st.integers(1, 3), batches=st.integers(0, 5), more=st.integers(1, 5))
-def test_an_order_by_host_resumes_with_the_rest_of_the_shards_of_each_host(
+def test_an_order_by_host_resumes_with_the_remaining_shards_of_each_host(
     hosts: int, ranks_per_host: int, batches: int, more: int
 ) -> None:
     order, ranks = by_host(hosts * ranks_per_host, ranks_per_host), hosts * ranks_per_host
@@ -216,7 +218,7 @@ def test_an_order_by_host_resumes_with_the_rest_of_the_shards_of_each_host(
         ([("seed", 3)], r"state: expected what state_dict\(\) returned, got "),
     ],
 )
-def test_what_is_no_state_is_refused_and_changes_nothing(changed: Any, message: str) -> None:
+def test_an_invalid_state_is_refused_and_changes_nothing(changed: Any, message: str) -> None:
     sampler = EpochSampler(Shuffled(20))
     sampler.set_epoch(2)
     with pytest.raises(OptionError, match=message):
@@ -224,7 +226,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing(changed: Any, message: 
     assert (sampler.epoch, sampler.start) == (2, 0)
 
 
-def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() -> None:
+def test_a_state_in_the_middle_of_an_epoch_needs_the_consumed_samples() -> None:
     sampler = EpochSampler(Shuffled(20))
     next(iter(sampler))
     with pytest.raises(OptionError, match=r"consumed: needed .* use state_after\(batches, batch_size\)"):
@@ -242,7 +244,7 @@ def test_a_state_in_the_middle_of_an_epoch_needs_to_be_told_what_was_consumed() 
         (lambda: EpochSampler(Shuffled(9)).state_after(1, 0), "batch_size: expected .* got 0"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
 
@@ -261,7 +263,7 @@ VALUES = st.one_of(
 
 
 @given(changes=st.dictionaries(st.sampled_from(["length", "population", "seed", "order", "epoch", "consumed"]), VALUES))
-def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_order(changes: dict[str, Any]) -> None:
+def test_a_changed_state_is_an_error_or_another_position_of_the_same_order(changes: dict[str, Any]) -> None:
     order = Shuffled(100, seed=3)
     saved = EpochSampler(order).state_dict()
     sampler = EpochSampler(order)
@@ -269,7 +271,7 @@ def test_a_state_that_was_changed_is_an_error_or_another_position_of_the_same_or
         sampler.load_state_dict(saved | changes)
     except OptionError as error:
         assert "\n" not in str(error) and len(str(error)) < 10_000
-        assert sampler.state_dict() == saved, "it is as it was"
+        assert sampler.state_dict() == saved, "it is unchanged"
         return
     loaded = {**saved, **changes}
     assert {name: loaded[name] for name in ("length", "population", "seed", "order")} == {

@@ -1,7 +1,7 @@
-"""Data parts of scripts that people train with: batches are those that the scripts make of ImageFolder.
+"""Data loading of well-known training scripts: batches equal those from ImageFolder.
 
-The classes here do what those do in facebookresearch's dino (7c446df), mae (efb2a80) and moco (3b42c2a), in
-sthalles/SimCLR (1848fc9) and in torchvision's references; timm's loaders are timm's own.
+The classes do the same as in facebookresearch's dino (7c446df), mae (efb2a80) and moco (3b42c2a), in sthalles/SimCLR
+(1848fc9) and in torchvision's references; timm's loaders are timm's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BICUBIC = v1.InterpolationMode.BICUBIC
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A dataset of 20 noisy images of several sizes in two classes, and its exported files; read only."""
+    """Build 20 noisy images of several sizes in two classes, and export their files; read only."""
     root = tmp_path_factory.mktemp("scripts")
     build_images(root, {f"class-{i % 2}/{i:02}.png": noisy_image(60 + i, 100 - 3 * i, i) for i in range(20)})
     export_dataset(root / "out", root / "files")
@@ -42,14 +42,14 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def form(value: Any) -> Any:
-    """Shapes and types of images; labels as they are."""
+    """Return shapes and types of images, and labels unchanged."""
     if isinstance(value, torch.Tensor):
         return (value.shape, value.dtype) if value.ndim > 1 else value.tolist()
     return list(map(form, value))
 
 
 def check(script: Callable[[Any], Iterable[Any]], both: tuple[Path, Path], **options: Any) -> LMDBDataset:
-    """Compare what a script makes of ImageFolder and of LMDBDataset; return the dataset that was fused."""
+    """Compare a script's batches from ImageFolder and from LMDBDataset; return the fused dataset."""
 
     def batches(dataset: Any) -> list[Any]:
         for seed in (torch.manual_seed, random.seed, np.random.seed):
@@ -123,11 +123,11 @@ PARTS: dict[str, tuple[Any, int]] = {
     "SimCLR": (TwoCrops(v1.Compose([CROP, FLIP, *JITTER, v1.ToTensor()])), 2 * 4),
     "references": (Preset(CROP, FLIP, v1.RandAugment(), v1.PILToTensor(), v1.ConvertImageDtype(torch.float)), 3),
 }
-"""Transform -> the number of steps that fuse=True leaves."""
+"""Number of steps that fuse=True leaves, by transform."""
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_data_part_of_a_script_gives_imagefolders_batches(name: str, both: tuple[Path, Path]) -> None:
+def test_the_data_loading_of_a_script_yields_imagefolders_batches(name: str, both: tuple[Path, Path]) -> None:
     def script(dataset: Any) -> DataLoader[Any]:
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=2, rank=1)
         return DataLoader(dataset, 4, sampler=sampler, num_workers=2, pin_memory=True, drop_last=True)
@@ -149,7 +149,7 @@ TIMMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", TIMMS)
-def test_timms_create_loader_gives_imagefolders_batches(name: str, both: tuple[Path, Path]) -> None:
+def test_timms_create_loader_yields_imagefolders_batches(name: str, both: tuple[Path, Path]) -> None:
     def script(dataset: Any) -> Any:
         options = {"batch_size": 8, "num_workers": 2, "persistent_workers": False, "device": torch.device("cpu")}
         return timm.create_loader(dataset, input_size=(3, 48, 48), **options, **TIMMS[name])

@@ -1,4 +1,4 @@
-"""What is not given: seeds, drawn as a DataLoader's are and kept in states, and what ranks do as an epoch ends."""
+"""Defaults: seeds, drawn like those of a DataLoader and stored in states, and the last batches of ranks."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ WAYS: dict[str, Callable[[LMDBDataset], Any]] = {
     "Weighted": in_order(lambda data: Weighted(np.ones(len(data)))),
     "class_balanced": in_order(lambda data: class_balanced(data.targets)),
 }
-"""Loaders of presize made without a seed, and a DataLoader."""
+"""presize's loaders created without a seed, and a DataLoader."""
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_a_loader_made_anew_for_each_epoch_reads_another_one_each_time_and_the_same_after_manual_seed(
+def test_loaders_created_for_each_epoch_read_different_ones_and_the_same_after_manual_seed(
     make: Callable[[LMDBDataset], Any], data: LMDBDataset
 ) -> None:
     torch.manual_seed(1)
@@ -72,7 +72,7 @@ def test_a_loader_made_anew_for_each_epoch_reads_another_one_each_time_and_the_s
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_a_seed_is_drawn_when_the_first_epoch_begins(make: Callable[[LMDBDataset], Any], data: LMDBDataset) -> None:
+def test_a_seed_is_drawn_when_the_first_epoch_starts(make: Callable[[LMDBDataset], Any], data: LMDBDataset) -> None:
     loader = make(data)
     torch.manual_seed(1)
     first = [epoch(loader), epoch(loader)]
@@ -93,7 +93,7 @@ def test_only_one_number_is_drawn_from_torchs_generator(data: LMDBDataset) -> No
     assert torch.equal(torch.get_rng_state(), after)
     given = Loader(data, 8, shuffle=True, seed=0, num_workers=0)
     epoch(given)
-    assert torch.equal(torch.get_rng_state(), after), "none for a seed that is given"
+    assert torch.equal(torch.get_rng_state(), after), "none for a given seed"
     assert given.sampler.order == Shuffled(len(data), 0) and given.state_dict()["seed"] == 0
 
 
@@ -109,7 +109,7 @@ def test_a_run_is_resumed_without_knowing_its_seed(make: Any, data: LMDBDataset)
     expected = [*running, *batches(first)]
     torch.manual_seed(5)
     resumed = make(data, 8, shuffle=True, num_workers=0)
-    next(batches(resumed))  # has drawn another seed
+    next(batches(resumed))  # draws another seed
     resumed = make(data, 8, shuffle=True, num_workers=0) if make is Loader else resumed
     resumed.load_state_dict(state)
     assert [*batches(resumed), *batches(resumed)] == expected
@@ -126,21 +126,21 @@ def with_its_state(sampler: EpochSampler) -> EpochSampler:
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda sampler: pickle.loads(pickle.dumps(sampler)), with_its_state]
 )
-def test_a_copy_of_a_sampler_has_the_seed_that_was_drawn(copied: Callable[[Any], Any]) -> None:
+def test_a_copy_of_a_sampler_has_the_drawn_seed(copied: Callable[[Any], Any]) -> None:
     sampler = EpochSampler(Shuffled(100))
     sampler.state_dict()
     again = copied(sampler)
     assert list(again) == list(sampler)
 
 
-def test_two_loaders_of_one_order_draw_a_seed_each(data: LMDBDataset) -> None:
+def test_two_loaders_of_one_order_draw_separate_seeds(data: LMDBDataset) -> None:
     order = Shuffled(len(data))
     assert epoch(Loader(data, 8, shuffle=order, num_workers=0)) != epoch(Loader(data, 8, shuffle=order, num_workers=0))
     assert order.seed is None
 
 
 def between_ranks(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
-    """As if torch.distributed had two ranks and this process were `rank`."""
+    """Pretend that torch.distributed has two ranks and this process is `rank`."""
     for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", rank)):
         monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
 
@@ -151,21 +151,21 @@ def test_ranks_agree_on_an_order_without_a_seed(share: dict[str, int], monkeypat
     for rank in range(2):
         torch.manual_seed(rank)
         sampler = EpochSampler(Shuffled(100), **share)
-        list(sampler)  # before the process group: a seed that is drawn on each rank
+        list(sampler)  # before the process group: each rank draws a seed
         between_ranks(monkeypatch, rank)
         list(sampler)
         seeds.add(sampler.order.seed)
         monkeypatch.undo()
-    assert seeds == {0}, "as in DistributedSampler; Accelerate shares what a sampler of one rank gives"
+    assert seeds == {0}, "as in DistributedSampler; Accelerate shares the samples of a sampler of one rank"
 
 
-def test_what_is_not_full_is_kept_by_one_process_and_filled_up_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_batch_is_kept_by_one_process_and_filled_up_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = EpochSampler(Shuffled(993), batch_size=16)
     assert (len(sampler), sampler.schedule.last) == (993, "keep")
     between_ranks(monkeypatch, 1)
     assert (len(sampler), sampler.schedule.batch_count(0), sampler.schedule.last) == (512, 32, "pad")
     assert len(list(sampler)) == len(sampler) == 512
-    assert len(EpochSampler(Shuffled(993), batch_size=16, last="keep")) == 496, "what is given stays as it is"
+    assert len(EpochSampler(Shuffled(993), batch_size=16, last="keep")) == 496, "given options stay"
     assert len(EpochSampler(Shuffled(993), batch_size=16, rank=0, ranks=1)) == 993
 
 

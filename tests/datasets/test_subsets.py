@@ -1,4 +1,4 @@
-"""Parts and sums of an LMDBDataset: the samples, options and draws that a Loader and make_loader read from them."""
+"""Parts and sums of an LMDBDataset: the samples, options and draws in a Loader and make_loader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def double(label: int) -> int:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another dataset of as many classes."""
+    """Build another dataset with as many classes."""
     folder = tmp_path_factory.mktemp("other")
     make_samples(folder / "raw", SampleOptions(images=20, classes=3, long_side=120, seed=5))
     build_dataset(folder / "raw", folder / "OUT", SMALL, SERIAL)
@@ -108,7 +108,7 @@ def test_a_subset_keeps_a_subclass_and_its_own_getitem(dataset: Path) -> None:
         ([True] * 56, r".* type bool; for a mask use numpy.flatnonzero\(mask\)"),
     ],
 )
-def test_indices_that_cannot_be_are_refused(indices: Any, said: str, data: LMDBDataset) -> None:
+def test_invalid_indices_are_refused(indices: Any, said: str, data: LMDBDataset) -> None:
     said = f"indices: expected {said}"
     with pytest.raises(OptionError, match=said):
         data.subset(indices)
@@ -124,7 +124,7 @@ def nested(data: Dataset[Any]) -> Dataset[Any]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_torch_makes_of_a_dataset_is_read_as_its_subset(workers: int, data: LMDBDataset) -> None:
+def test_torchs_subsets_of_a_dataset_are_read_like_its_own(workers: int, data: LMDBDataset) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": workers}
     train, val = random_split(data, [50, 6], torch.Generator().manual_seed(0))
     for given, rows in [(train, train.indices), (val, val.indices), (nested(data), [*range(39, 9, -1)])]:
@@ -174,7 +174,7 @@ def test_datasets_are_joined_with_the_samples_of_each(data: LMDBDataset, other: 
     assert torch.equal(images[2:4], next(iter(alone))[0][[0, 19]])
 
 
-def test_a_joined_dataset_is_as_one(data: LMDBDataset, other: Path, dataset: Path) -> None:
+def test_a_joined_dataset_is_read_like_one(data: LMDBDataset, other: Path, dataset: Path) -> None:
     more = LMDBDataset(other, crop=CROP, flip=0.5, decode="tensor")
     joined = Loader(ConcatDataset([more, data]), 8, num_workers=0).dataset
     assert joined.targets.tolist() == [*more.targets, *data.targets]
@@ -207,7 +207,7 @@ def test_damage_in_a_joined_dataset_is_named_by_its_own_dataset(other: Path, dam
     assert [len(images) for images, _ in loader] == [75]
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 class Own(LMDBDataset):
@@ -223,7 +223,7 @@ class OwnSubset(Subset[Any]):
         return [self[i] for i in indices]
 
 
-def test_what_a_loader_does_not_read_is_refused_in_a_line(data: LMDBDataset, other: Path, fewer: Path) -> None:
+def test_unsupported_datasets_are_refused_in_a_line(data: LMDBDataset, other: Path, fewer: Path) -> None:
     folder = Subset(FolderDataset(other.parent / "raw"), [0])
     how: dict[str, Any] = {"decode": "tensor", "crop": CROP, "flip": 0.5}
     sums: dict[str, list[Any]] = {
@@ -264,7 +264,7 @@ def test_a_column_of_another_type_in_another_part_is_named(tmp_path: Path) -> No
     assert next(iter(alone))[1].tolist() == [1.5] * 8
 
 
-def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
+def test_a_removed_dataset_is_noticed_when_a_copy_is_read(data: LMDBDataset, other: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(other, tmp_path / "moved"))
     both = [data, LMDBDataset(moved, crop=CROP, flip=0.5, decode="tensor")]
     pickled = pickle.dumps(Loader(ConcatDataset(both), 4, num_workers=0).dataset)
@@ -279,7 +279,7 @@ def test_a_dataset_that_has_gone_is_missed_when_a_copy_is_read(data: LMDBDataset
 
 @pytest.fixture(scope="module")
 def fewer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of fewer classes, with a column ``kind`` of other values than `kinds` has there."""
+    """Build a dataset of fewer classes, with a column ``kind`` of other values than in `kinds`."""
     return labelled(tmp_path_factory.mktemp("fewer"), 2, "xyz")
 
 
@@ -306,7 +306,7 @@ def labelled(folder: Path, classes: int, kinds: str) -> Path:
     ],
 )
 @pytest.mark.parametrize("shape", ["two", "nested", "subsets", "with another"])
-def test_make_loader_refuses_parts_whose_labels_mean_something_else(
+def test_make_loader_refuses_parts_whose_labels_differ_in_meaning(
     options: tuple[Any, Any], name: str, shape: str, kinds: Path, fewer: Path
 ) -> None:
     one, two = LMDBDataset(kinds, **options[0]), LMDBDataset(fewer, **options[1])
@@ -320,9 +320,7 @@ def test_make_loader_refuses_parts_whose_labels_mean_something_else(
         make_loader(ConcatDataset(parts[shape]), 4, num_workers=0)
 
 
-def test_make_loader_compares_folders_and_parts_of_which_the_first_has_labels_of_its_own(
-    kinds: Path, fewer: Path
-) -> None:
+def test_make_loader_compares_folders_and_parts_of_which_the_first_has_its_own_labels(kinds: Path, fewer: Path) -> None:
     folders = [FolderDataset(root.parent / "raw") for root in (kinds, fewer)]
     own = [
         LMDBDataset(kinds, target_transform=double),
@@ -337,7 +335,7 @@ def test_make_loader_compares_folders_and_parts_of_which_the_first_has_labels_of
 LABEL_FIRST, LABEL_LAST = ("label", "width"), ("width", "label")
 
 
-def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, fewer: Path) -> None:
+def test_make_loader_still_reads_parts_with_consistent_labels(kinds: Path, fewer: Path) -> None:
     class Relabelled(LMDBDataset):
         def __getitem__(self, index: Any) -> Any:
             image, label = super().__getitem__(index)
@@ -360,7 +358,7 @@ def test_make_loader_goes_on_reading_parts_whose_labels_are_right(kinds: Path, f
 
 @pytest.fixture(scope="module")
 def splits(tmp_path_factory: pytest.TempPathFactory, raw: Path) -> Path:
-    """`raw` with splits by shares, and another column of folds."""
+    """Build `raw` with splits by shares, and another column of folds."""
     out = tmp_path_factory.mktemp("splits") / "OUT"
     build_dataset(raw, out, SMALL, SERIAL, SourceOptions(split="train=0.7,val=0.3"))
     return out
@@ -376,7 +374,7 @@ def test_a_split_has_the_samples_of_its_name_in_their_order(splits: Path) -> Non
     assert (val.classes, val.splits, val.decode) == (ds.classes, ["val"], "bytes")
 
 
-def test_a_split_of_a_subset_is_of_its_samples_alone(splits: Path) -> None:
+def test_a_split_of_a_subset_contains_only_its_samples(splits: Path) -> None:
     ds = LMDBDataset(splits, target=("split", "path"), decode="bytes")
     part = ds.subset([40, 3, 3, 55, 20])
     found = [sample for split in part.splits for sample in part.split(split)]
@@ -385,7 +383,7 @@ def test_a_split_of_a_subset_is_of_its_samples_alone(splits: Path) -> None:
         ds.split("train").split("val")
 
 
-def test_any_column_makes_a_split(splits: Path) -> None:
+def test_any_column_can_be_split(splits: Path) -> None:
     ds = LMDBDataset(splits, decode="bytes")
     assert set(ds.split(2, column="label").targets.tolist()) == {2}
     path = ds.data.path(7)
@@ -412,7 +410,7 @@ def test_splits_are_read_by_loaders_pickled_and_joined(splits: Path) -> None:
         (2**70, "label", "in column 'label'"),
     ],
 )
-def test_a_split_that_names_nothing_is_refused(name: Any, column: str, said: str, splits: Path) -> None:
+def test_a_split_without_samples_is_refused(name: Any, column: str, said: str, splits: Path) -> None:
     with pytest.raises(OptionError, match=said):
         LMDBDataset(splits).split(name, column)
 

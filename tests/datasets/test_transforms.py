@@ -1,4 +1,4 @@
-"""Transforms of any library give of stored images what they give of Pillow's files, to the bit."""
+"""Transforms of any library return exactly the same for stored images as for Pillow's files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SIDES = [(96, 96), (96, 150), (130, 96), (300, 400), (211, 240)]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Noisy images of many sizes, in colour and grey, stored as they are; read only."""
+    """Build noisy images of many sizes, in colour and grey, stored unchanged; read only."""
     images = {f"{number}.png": noisy_image(height, width, number) for number, (height, width) in enumerate(SIDES)}
     options = BuildOptions(ImageOptions(sizes=(Size(600, 600),)))
     return build_images(tmp_path_factory.mktemp("transforms"), images, options)
 
 
 def files(out: Path) -> list[Image.Image]:
-    """The images as ImageFolder gives them."""
+    """Return the images of ImageFolder."""
     values = LMDBDataset(out, decode="bytes", target=None)
     return [Image.open(io.BytesIO(value)).convert("RGB") for value in values]
 
@@ -54,7 +54,7 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 def check(transform: Callable[[Any], Any], out: Path) -> None:
     def seeded(image: Any) -> Any:
-        """As ever, for the random numbers of an image's size."""
+        """Seed by the size of an image."""
         for seed in (torch.manual_seed, random.seed, np.random.seed):
             seed(image.width * 1000 + image.height)
         return [transform(image) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_timm(out: Path) -> None:
 
 
 class TwoViews:
-    """Views of an image, as scripts have them in a class of their own."""
+    """Views of an image, like the classes of scripts."""
 
     def __init__(self, *views: Any) -> None:
         self.views = views
@@ -130,7 +130,7 @@ class Blur:
 
 
 def colour_transforms() -> dict[str, Any]:
-    """Transforms whose operations on colours presize makes."""
+    """Return transforms whose operations on colours presize computes."""
     v1, _ = torchvision_or_skip()
     to_tensor = [v1.ToTensor(), v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     jitter = v1.ColorJitter(0.4, (0.1, 1.9), 0.7, 0.5)
@@ -158,7 +158,7 @@ def seeded(read: Callable[[], Any]) -> Any:
     return [read() for _ in range(4)]
 
 
-def test_operations_on_colours_are_torchvisions_to_the_bit(out: Path) -> None:
+def test_operations_on_colours_equal_torchvisions_exactly(out: Path) -> None:
     images = files(out)
     for name, transform in colour_transforms().items():
         data = LMDBDataset(out, transform=transform, target=None)
@@ -167,7 +167,7 @@ def test_operations_on_colours_are_torchvisions_to_the_bit(out: Path) -> None:
             assert equal(ours, theirs), (name, number)
 
 
-def test_a_normalize_that_cannot_be_fails_as_it_does(out: Path) -> None:
+def test_an_invalid_normalize_fails_like_torchvisions(out: Path) -> None:
     v1, _ = torchvision_or_skip()
     for mean, std in (([0.5, 0.5], [1, 1]), ([0.5], [0.0])):
         transform = v1.Compose([v1.ToTensor(), v1.Normalize(mean, std)])
@@ -179,7 +179,7 @@ def test_a_normalize_that_cannot_be_fails_as_it_does(out: Path) -> None:
         assert raised[0] == raised[1]
 
 
-def test_a_transform_that_is_changed_is_called_as_it_then_is(out: Path) -> None:
+def test_a_changed_transform_is_called_with_its_changes(out: Path) -> None:
     v1, _ = torchvision_or_skip()
     image, steps = files(out)[0], [v1.ColorJitter((0.5, 0.5)), v1.ToTensor()]
     transform = v1.Compose(steps)
@@ -210,7 +210,7 @@ def test_albumentations(out: Path) -> None:
 
 
 def batched(transform: Callable[[Any], Any], out: Path, workers: int = 0) -> tuple[Any, Any]:
-    """The second batch of a DataLoader, and what torch stacks of the same samples one by one."""
+    """Return the second batch of a DataLoader, and torch's stack of the same samples."""
 
     class Seeded(LMDBDataset):
         def __getitems__(self, indices: Any) -> Any:
@@ -225,7 +225,7 @@ def batched(transform: Callable[[Any], Any], out: Path, workers: int = 0) -> tup
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_tensors_of_a_batch_are_what_torch_stacks(workers: int, out: Path) -> None:
+def test_tensors_of_a_batch_equal_torchs_stack(workers: int, out: Path) -> None:
     v1, _ = torchvision_or_skip()
     names = "classic", "evaluation", "jitter", "RandAugment"
     for transform in (torchvision_transforms()[name] for name in names):
@@ -243,7 +243,7 @@ def test_tensors_go_to_their_batch_without_a_copy(out: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["function", "Lambda", "hook"])
-def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(how: str, out: Path) -> None:
+def test_a_tensor_kept_by_a_transform_is_not_part_of_the_batch(how: str, out: Path) -> None:
     v1, _ = torchvision_or_skip()
     kept = []
 
@@ -260,7 +260,7 @@ def test_a_tensor_that_a_transform_keeps_is_not_the_batchs(how: str, out: Path) 
     assert len(kept) == 4 and all(tensor.any() for tensor in kept)
 
 
-def test_tensors_that_are_not_stacked_take_no_batch_along(out: Path) -> None:
+def test_tensors_that_are_not_stacked_keep_no_batch_alive(out: Path) -> None:
     v1, _ = torchvision_or_skip()
     data = LMDBDataset(out, transform=v1.Compose([v1.Resize((40, 40)), v1.ToTensor()]), target=None)
     loader = torch.utils.data.DataLoader(data, 5, sampler=[0, 1, 2, 3, 4] * 2, num_workers=1, collate_fn=list)
@@ -287,7 +287,7 @@ def cropped(image: Image.Image) -> Image.Image:
 
 to_bytes = operator.methodcaller("tobytes")
 kept: list[Image.Image] = []
-"""For a forked process, which takes them over without a pickle."""
+"""For a forked process, which gets them without a pickle."""
 
 
 def bytes_of_kept() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Boxes, keypoints and masks as torchvision's tensors, and crops taken over from its transforms."""
+"""Boxes, keypoints and masks as torchvision's tensors, and crops fused from its transforms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ transforms, v2 = torchvision_or_skip()
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four images with a white rectangle, which is a box, a mask and two keypoints."""
+    """Build four images with a white rectangle, and its box, mask and two keypoints."""
     images, rows = {}, []
     for number in range(4):
         mask = np.zeros((64, 64), np.uint8)
@@ -38,7 +38,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("crop", [None, Resize(64)])
-def test_transforms_move_each_as_what_it_is(crop: Any, scene: Path) -> None:
+def test_transforms_move_each_according_to_its_type(crop: Any, scene: Path) -> None:
     kinds = importlib.import_module("torchvision.tv_tensors")
     data = LMDBDataset(
         scene, target={"boxes": "bbox", "points": "points"}, decode="tensor", crop=crop, tv_tensors=True
@@ -49,7 +49,7 @@ def test_transforms_move_each_as_what_it_is(crop: Any, scene: Path) -> None:
     assert target["boxes"].tolist() == [[34, 11, 56, 40]] and target["boxes"].canvas_size == (64, 64)
     assert torch.equal(mask, (image[0] > 127).to(torch.uint8))
     if hasattr(kinds, "KeyPoints"):
-        assert target["points"].tolist() == [[[55, 11], [33, 40]]]  # which counts pixels, where boxes have edges
+        assert target["points"].tolist() == [[[55, 11], [33, 40]]]  # torchvision counts pixels, while boxes have edges
 
 
 def test_they_pass_through_a_dataloader(scene: Path) -> None:
@@ -61,7 +61,7 @@ def test_they_pass_through_a_dataloader(scene: Path) -> None:
         assert [tuple(boxes.shape) for boxes in targets["boxes"]] == [(1, 4)] * 4
 
 
-def test_a_crop_that_is_taken_over_from_a_transform_moves_masks_and_boxes(scene: Path) -> None:
+def test_a_crop_fused_from_a_transform_moves_masks_and_boxes(scene: Path) -> None:
     transform = transforms.Compose(
         [transforms.CenterCrop(32), transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()]
     )

@@ -1,4 +1,4 @@
-"""Several views of one image: what comes from each way of reading them, and how often the record is read."""
+"""Several views of one image: the results of each way to read them, and how often a record is read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data(dataset: Path) -> LMDBDataset:
 
 @pytest.fixture(scope="module")
 def stored(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
-    """The same images in each format; the JPEGs are large enough for boxes that are decoded at 1/2 and 1/4."""
+    """Build the same images in each format; the JPEGs are large enough for boxes that are decoded at 1/2 and 1/4."""
     folder, found = tmp_path_factory.mktemp("stored"), {}
     for name in FORMATS:
         image = ImageOptions(sizes=(Size(160, 160),), format=name)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def stored(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dat
 
 
 def by_itself(data: Dataset, crop: Any, view: int, numbers: Any, seed: int) -> Any:
-    """What a reader of `crop` alone makes of the draws of `view`."""
+    """Read `crop` alone with the draws of `view`."""
     reader = BatchReader(data, crop, 0.5)
     out = np.empty((len(numbers), *reader.shapes[0]), np.uint8)
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ def by_itself(data: Dataset, crop: Any, view: int, numbers: Any, seed: int) -> A
 
 @pytest.mark.parametrize("decoder", ["ours", "libjpeg"])
 @pytest.mark.parametrize("format", FORMATS)
-def test_each_view_is_what_its_crop_gives_by_itself(
+def test_each_view_equals_the_result_of_its_crop_alone(
     format: str, decoder: str, stored: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if decoder == "libjpeg":
@@ -77,7 +77,7 @@ def test_each_view_is_what_its_crop_gives_by_itself(
 
 
 @given(seed=st.integers(0, 2**32), views=st.lists(st.integers(4, 40), min_size=2, max_size=5))
-def test_views_of_any_sizes_are_those_of_their_own_boxes(stored: Any, seed: int, views: list[int]) -> None:
+def test_views_of_any_sizes_equal_those_of_their_own_boxes(stored: Any, seed: int, views: list[int]) -> None:
     data, numbers = stored["jpeg"], np.arange(6)
     reader = BatchReader(data, [RandomResizedCrop(side) for side in views], 0.5)
     out = [np.empty((6, *shape), np.uint8) for shape in reader.shapes]
@@ -99,7 +99,7 @@ def test_only_a_random_resized_crop_that_is_not_exact_is_decoded_at_reduced_size
         )
 
 
-def test_view_0_is_exactly_what_a_single_crop_gives(data: LMDBDataset) -> None:
+def test_view_0_equals_a_single_crop(data: LMDBDataset) -> None:
     how: dict[str, Any] = {"flip": 0.5, "shuffle": True, "seed": 4, "num_workers": 0}
     one = [images for images, _ in Loader(data, 8, crop=RandomResizedCrop(24), **how)]
     two = [views[0] for views, _ in Loader(data, 8, crop=TWO, **how)]
@@ -148,7 +148,7 @@ def test_workers_normalize_each_view(dtype: torch.dtype, data: LMDBDataset) -> N
             assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
 
 
-def test_a_damaged_sample_is_left_out_of_every_view(dataset: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_is_skipped_in_every_view(dataset: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(dataset, tmp_path / "damaged"))
     flip_record(copied, 2)
     whole = LMDBDataset(copied)
@@ -164,7 +164,7 @@ def test_a_damaged_sample_is_left_out_of_every_view(dataset: Path, tmp_path: Pat
         assert np.array_equal(view.permute(0, 2, 3, 1).numpy(), pixels)
 
 
-def test_a_view_that_is_too_large_is_named_with_its_sample(data: LMDBDataset) -> None:
+def test_a_too_large_view_is_named_with_its_sample(data: LMDBDataset) -> None:
     loader = Loader(data, 4, crop=[CenterCrop(20), CenterCrop(500)], num_workers=0)
     with pytest.raises(DatasetError) as raised:
         next(iter(loader))
@@ -173,12 +173,12 @@ def test_a_view_that_is_too_large_is_named_with_its_sample(data: LMDBDataset) ->
 
 
 @pytest.mark.parametrize("crop", [[], (), [CenterCrop(9), 9], [[CenterCrop(9)]]])
-def test_what_is_no_list_of_crops_is_refused(crop: Any, dataset: Path) -> None:
+def test_invalid_lists_of_crops_are_refused(crop: Any, dataset: Path) -> None:
     with pytest.raises(OptionError, match=r"^crop: expected "):
         LMDBDataset(dataset, crop=crop)
 
 
-def test_shared_memory_is_counted_for_all_views(dataset: Path) -> None:
+def test_shared_memory_is_computed_for_all_views(dataset: Path) -> None:
     images = LMDBDataset(dataset, crop=[CenterCrop(20), CenterCrop(10)], decode="numpy")
     assert images.dev_shm_bytes(4) == 4 * (3 * 20 * 20 + 3 * 10 * 10 + 8)
     assert LMDBDataset(dataset, crop=TWO, decode="tensor").dev_shm_bytes(4) == 4 * 8

@@ -1,4 +1,4 @@
-"""Workers keep no memory of what they read: neither from epoch to epoch, nor more of a larger dataset."""
+"""Workers do not accumulate memory: neither between epochs, nor with the size of the dataset."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ EPOCHS = """
 
 
 class Sizes(NamedTuple):
-    """The same images, once and a hundred times over."""
+    """The same images, once and a hundred times."""
 
     few: Path
     many: Path
@@ -80,13 +80,13 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Sizes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["Loader", "DataLoader", "DataLoader of whole images"])
-def test_a_forked_workers_memory_is_flat_over_twenty_epochs(which: str, sizes: Sizes) -> None:
+def test_the_memory_of_a_forked_worker_is_flat_over_twenty_epochs(which: str, sizes: Sizes) -> None:
     (kib,) = json.loads(run_python(EPOCHS, which, "fork", 20, sizes.few, timeout_s=300))
     assert max(kib[2:]) - kib[1] < 2000, f"the records alone would be 11000: {kib}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["Loader", "DataLoader"])
-def test_a_spawned_workers_memory_does_not_depend_on_the_size_of_the_dataset(which: str, sizes: Sizes) -> None:
+def test_the_memory_of_a_spawned_worker_does_not_depend_on_the_size_of_the_dataset(which: str, sizes: Sizes) -> None:
     few, many = json.loads(run_python(EPOCHS, which, "spawn", 2, sizes.few, sizes.many, timeout_s=300))
     assert max(many) - min(few) < 1000, f"of 19800 samples more: {few}, {many}"

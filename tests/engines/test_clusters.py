@@ -1,4 +1,4 @@
-"""Builds on real clusters of each engine, whose workers, schedulers and networks are lost on the way."""
+"""Builds on real clusters of each engine, which lose workers, schedulers and networks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def installed(name: str) -> pytest.MarkDecorator:
 
 ENGINES = [pytest.param(name, marks=[installed(name), pytest.mark.slow]) for name in MODULES]
 DASK_AT_ONCE = [pytest.param("dask", marks=installed("dask")), *ENGINES[1:]]
-"""Dask is here wherever the tests are, and fast enough for make test."""
+"""Dask is installed wherever the tests run, and fast enough for make test."""
 
 OPTIONS = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), shard_samples=10)
 COMMAND = (Path(sys.executable).with_name("presize"), "build")
@@ -56,7 +56,7 @@ module.transcode = transcode
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """80 images, four of which are broken: eight shards."""
+    """Create 80 images, four of them broken, for eight shards."""
     folder = tmp_path_factory.mktemp("engines") / "photos"
     make_samples(folder, SampleOptions(images=80, classes=4, long_side=64, broken=4))
     return folder
@@ -64,14 +64,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a sequential build makes."""
+    """Return the files of a sequential build."""
     out = tmp_path_factory.mktemp("sequential") / "out"
     build_dataset(photos, out, OPTIONS, RunOptions(engine="sequential"))
     return files(out)
 
 
 def site(folder: Path, text: str) -> dict[str, str]:
-    """The environment in which every Python process runs `text` as it starts."""
+    """Return an environment in which every Python process runs `text` as it starts."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(text)
     return {"PYTHONPATH": str(folder / "site")}
@@ -86,7 +86,7 @@ def build(
 
 @contextmanager
 def building(cluster: Cluster, photos: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """A build whose first shard is finished."""
+    """Start a build, and yield it when its first shard is finished."""
     command = [str(word) for word in (*COMMAND, photos, out, *SIZES, *cluster.options)]
     environment = {**os.environ, **cluster.env}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
@@ -101,13 +101,13 @@ def building(cluster: Cluster, photos: Path, out: Path) -> Iterator[subprocess.P
 
 
 def ending(process: subprocess.Popen[str], timeout_s: float = 120) -> tuple[int, str]:
-    """The exit code, and the last line of what it said."""
+    """Return the exit code, and the last line of its output."""
     _, error = process.communicate(timeout=timeout_s)
     return process.returncode, error.rstrip().rpartition("\n")[2]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_cluster_makes_the_bytes_of_a_sequential_build(
+def test_a_cluster_yields_the_bytes_of_a_sequential_build(
     engine: str, photos: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     with START[engine](tmp_path) as cluster:
@@ -118,7 +118,7 @@ def test_a_cluster_makes_the_bytes_of_a_sequential_build(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", DASK_AT_ONCE)
-def test_a_worker_that_is_killed_costs_its_shards_alone(
+def test_a_killed_worker_costs_only_its_shards(
     engine: str, photos: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     with (
@@ -139,7 +139,7 @@ def test_a_lost_scheduler_leaves_a_build_that_resumes_without_it(
         START[engine](tmp_path, env=site(tmp_path, SLOW)) as cluster,
         building(cluster, photos, out) as process,
     ):
-        if engine == "spark":  # the master is asked for nothing more: an application schedules its own tasks
+        if engine == "spark":  # the master is no longer needed: an application schedules its own tasks
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
         else:
@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_a_build_that_resumes(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> None:
+def test_a_missing_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> None:
     address = {"dask": "tcp://127.0.0.1:{}", "ray": "127.0.0.1:{}", "spark": "spark://127.0.0.1:{}"}[engine]
     nobody = Cluster(engine, address.format(free_port()), None)
     ran = build(nobody, photos, tmp_path / "out", timeout_s=60)
@@ -178,7 +178,7 @@ def test_no_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos: Path, tmp_path: Path) -> None:
+def test_a_build_waits_for_workers_with_a_message(engine: str, photos: Path, tmp_path: Path) -> None:
     with START[engine](tmp_path, workers=0) as cluster:
         command = ["timeout", "--signal=INT", "40", *COMMAND, photos, tmp_path / "out", *SIZES, *cluster.options]
         said = run_command(command, timeout_s=90, env=cluster.env).stderr.splitlines()
@@ -201,7 +201,7 @@ def test_a_cluster_without_workers_is_waited_for_with_a_word(engine: str, photos
     ids=["no presize", "another presize", "other codecs"],
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_worker_that_would_make_other_bytes_is_refused(
+def test_a_worker_that_would_yield_other_bytes_is_refused(
     engine: str, change: str, message: str, photos: Path, tmp_path: Path
 ) -> None:
     with START[engine](tmp_path, workers=1, env=site(tmp_path, change)) as cluster:
@@ -214,8 +214,8 @@ def test_a_worker_that_would_make_other_bytes_is_refused(
 
 @pytest.mark.slow
 @installed("dask")
-@pytest.mark.skipif(not can_make_hosts(), reason="network namespaces may not be made here")
-def test_hosts_that_are_killed_or_cut_off_cost_their_shards_alone(
+@pytest.mark.skipif(not can_make_hosts(), reason="network namespaces are not permitted")
+def test_killed_or_disconnected_hosts_cost_only_their_shards(
     photos: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     with (

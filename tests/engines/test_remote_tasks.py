@@ -1,4 +1,4 @@
-"""What drivers and workers of a cluster do, without an engine: a pool of threads takes its place."""
+"""Drivers and workers of a cluster without an engine: a pool of threads replaces it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUN = RunOptions(engine="dask", scheduler="somewhere", report=False)
 
 
 class Threads:
-    """An engine of two threads of this process; `on_task` is called with each task before it is carried out."""
+    """An engine of two threads of this process; it calls `on_task` with each task before the task runs."""
 
     def __init__(self, on_task: Callable[[RemoteTask], object] = lambda _: None) -> None:
         self._on_task = on_task
@@ -61,7 +61,7 @@ class Threads:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Builder:
-    """Builds, by the engine of a test, of 12 photographs, one of which is broken: six shards."""
+    """Return builds by the engine of a test, of 12 photographs, one of them broken, in six shards."""
     for number in range(12):
         path = tmp_path / "raw" / "ab"[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def build(tmp_path: Path) -> Builder:
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
-    """Makes an engine of a test's own the one that is called dask."""
+    """Return a function that registers an engine as dask."""
 
     def put(engine: Any) -> Any:
         monkeypatch.setitem(cluster.ENGINES, "dask", lambda _: engine)
@@ -84,13 +84,13 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
 Use = Callable[[Any], Any]
 
 
-def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Use) -> None:
+def test_an_engine_yields_the_bytes_of_a_sequential_build(build: Builder, use: Use) -> None:
     threads = use(Threads())
     shards: list[int | None] = []
     result = build(on_shard=lambda done: shards.append(done.number))
     assert (result.stored, result.rejected, sorted(shards)) == (11, 1, list(range(6)))  # type: ignore[type-var]
     assert threads.submitted == 6
-    assert threads.most_waiting <= 5  # two for each slot, and one that has ended and was not seen yet
+    assert threads.most_waiting <= 5  # two for each slot, and one finished but not yet noticed
     build("alone", run=SERIAL)
     assert build.files() == build.files("alone")
     Image.fromarray(smooth_image(20, 30, seed=99)).save(build.source / "b" / "01.jpg", "JPEG")
@@ -101,13 +101,13 @@ def test_an_engine_makes_the_bytes_of_a_sequential_build(build: Builder, use: Us
     assert build.files() == build.files("alone")
 
 
-def test_an_engine_carries_out_a_part(build: Builder, use: Use) -> None:
+def test_an_engine_builds_a_part(build: Builder, use: Use) -> None:
     threads = use(Threads())
     build_part(build.source, build.out, BuildPart(1, 2), OPTIONS, RUN)
     assert threads.submitted == 3
 
 
-def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) -> None:
+def test_an_engine_that_fails_leaves_the_finished_shards(build: Builder, use: Use) -> None:
     def fail(sent: RemoteTask) -> None:
         if sent.task.number == 4:
             raise OSError("the worker has gone\nTraceback: ...")
@@ -120,7 +120,7 @@ def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) 
     assert build().resumed > 0
 
 
-def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_worker_is_raised_by_the_build(build: Builder, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     use(Threads())
     with pytest.raises(ImageError, match=r"a/00\.jpg: "):
         build(run=replace(RUN, on_error="fail"))
@@ -137,7 +137,7 @@ def test_an_error_of_a_worker_is_that_of_the_build(build: Builder, use: Use, mon
 @pytest.mark.parametrize(
     ("engine", "module"), [("dask", "distributed"), ("ray", "ray"), ("spark", "pyspark")], ids=["dask", "ray", "spark"]
 )
-def test_an_engine_that_is_not_installed_says_how_to_install_it(
+def test_a_missing_engine_says_how_to_install_it(
     engine: str, module: str, presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == module]:
@@ -149,19 +149,19 @@ def test_an_engine_that_is_not_installed_says_how_to_install_it(
 
 
 @pytest.mark.parametrize("address", ["", "host", "tcp://host", "[::1", "host:port"])
-def test_an_address_without_host_and_port_is_none(address: str) -> None:
+def test_an_address_without_host_and_port_is_refused(address: str) -> None:
     with pytest.raises(OSError, match="expected HOST:PORT"):
         check_listening(address)
 
 
-def test_what_listens_and_is_no_scheduler_is_named(tmp_path: Path) -> None:
+def test_a_listener_that_is_not_a_scheduler_is_named(tmp_path: Path) -> None:
     with http(tmp_path) as port:
         check_listening(f"127.0.0.1:{port}")
         with pytest.raises(OSError, match="the server there does not speak gRPC"):
             check_listening(f"127.0.0.1:{port}", by_grpc=True)
 
 
-def test_something_else_that_listens_is_no_dask(
+def test_another_listener_is_not_dask(
     presize: Callable[..., Ran], build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
@@ -172,7 +172,7 @@ def test_something_else_that_listens_is_no_dask(
     assert ran.err == f"presize: error: scheduler: cannot connect to dask at {address}: no answer within 0.5 s\n"
 
 
-def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(build: Builder, use: Use) -> None:
+def test_a_source_on_the_web_need_not_be_visible_to_workers_as_a_folder(build: Builder, use: Use) -> None:
     photos, table = build.source, build.out.with_name("photos.txt")
     table.write_text("".join(f"{path.relative_to(photos).as_posix()}\n" for path in sorted(photos.rglob("*.*"))))
     use(Threads())
@@ -185,7 +185,7 @@ def test_a_source_on_the_web_is_no_folder_that_workers_have_to_see(build: Builde
 
 @pytest.fixture
 def sent(build: Builder, use: Use) -> RemoteTask:
-    """A task whose build waits for it."""
+    """Return a task whose build waits for it."""
     tasks: list[RemoteTask] = []
 
     def stop(it: RemoteTask) -> None:
@@ -215,7 +215,7 @@ OBSTACLES: dict[str, tuple[Callable[[RemoteTask], object], str]] = {
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
-def test_a_worker_that_does_not_see_what_the_driver_sees_says_so(what: str, sent: RemoteTask) -> None:
+def test_a_worker_that_does_not_see_the_drivers_files_says_so(what: str, sent: RemoteTask) -> None:
     change, words = OBSTACLES[what]
     change(sent)
     name = what[:3]
@@ -235,7 +235,7 @@ def test_a_worker_without_a_plug_in_is_refused(sent: RemoteTask) -> None:
 
 
 def test_a_worker_stops_when_its_build_has_been_replaced(sent: RemoteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that was cut off must not put an old shard in the place of a new one."""
+    """A disconnected host must not replace a new shard by an old one."""
 
     killed: list[bool] = []
 

@@ -1,4 +1,4 @@
-/* Makes writes to files below SHORT_WRITES_IN short, as a full pipe, a signal or a full disk may: preloaded. */
+/* Preloaded library: shortens writes to files below SHORT_WRITES_IN, as a full pipe, a signal or a full disk may do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

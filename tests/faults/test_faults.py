@@ -1,8 +1,8 @@
 """Builds that are killed anywhere, and whose system calls fail: nothing is lost, and the same command makes the same
 bytes.
 
-By default a few faults of each scenario, drawn anew each time; PRESIZE_FAULTS=N tries N of each, and PRESIZE_FAULTS=all
-every one, and a hundred kills (make torture).
+By default it tries a few faults of each scenario, which differ in each run; PRESIZE_FAULTS=N tries N of each, and
+PRESIZE_FAULTS=all every one, and a hundred kills (make torture).
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def test_a_fault_at_any_system_call_loses_nothing(name: str, tmp_path: Path) -> 
 
 
 def killed(command: Sequence[object], target: str, after_s: float) -> int:
-    """Start a build, kill `target` after a while, and wait for the end of all of its processes. Its exit code."""
+    """Start a build, kill `target` after a while, wait for the end of all of its processes, and return the exit
+    code."""
     build = subprocess.Popen(
         [sys.executable, "-m", "presize", *map(str, command)],
         start_new_session=True,
@@ -118,7 +119,7 @@ def short_writes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_writes_that_write_half_change_no_byte(name: str, short_writes: Path, tmp_path: Path) -> None:
+def test_short_writes_change_no_byte(name: str, short_writes: Path, tmp_path: Path) -> None:
     scenario = Scenario(name, tmp_path)
     whole = scenario.finished()
     scenario.restart()

@@ -1,6 +1,6 @@
-"""Files of a dataset damaged in every way: verify finds it and says where; readers raise, and never die.
+"""Files of a dataset damaged in every way: verify finds and locates the damage; readers raise, and never crash.
 
-By default some of all bits; PRESIZE_FAULTS=all flips every one (make torture).
+By default it flips some of the bits; PRESIZE_FAULTS=all flips every one (make torture).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 
 
 def small_dataset(place: Path, layout: Layout, seed: int = 0) -> Path:
-    """Four images and a reject; as shards two, of which each has one record on a page of its own."""
+    """Build four images and a reject; in two shards, each with one record large enough for its own page."""
     for i in range(4):
         path = place / "raw" / f"class-{i % 2}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,20 +55,20 @@ FLIPS = "import sys; sys.path.insert(0, sys.argv[1]); import flips; flips.main(*
 
 
 def flipped(root: Path) -> dict[str, dict[str, int]]:
-    """What became of the flips in each file, and nothing raised what it should not."""
+    """Return the outcomes of flips in each file, and assert that no unexpected error was raised."""
     found = [json.loads(line) for line in run_python(FLIPS, SUPPORT, root, SOME, timeout_s=10**5).splitlines()]
     assert [(line["file"], note) for line in found for note in line["notes"]] == []
     return {line["file"]: line["counts"] for line in found}
 
 
-def test_every_flip_in_a_dataset_is_found_and_gives_no_other_samples(sound: Path) -> None:
+def test_every_flip_in_a_dataset_is_found_and_yields_no_other_samples(sound: Path) -> None:
     for file, counts in flipped(sound).items():
         assert counts["found"] == counts["tried"], file
         assert "checked wrong" not in counts, file
         assert counts.get("checked refused", 0) > 0 or file in ("rejects.jsonl", "report.html"), file
 
 
-def test_every_flip_in_a_folder_is_found_and_kills_nobody(tmp_path: Path) -> None:
+def test_every_flip_in_a_folder_is_found_and_crashes_no_reader(tmp_path: Path) -> None:
     for file, counts in flipped(small_dataset(tmp_path, "folder")).items():
         assert counts["found"] == counts["tried"], file
 
@@ -88,7 +88,8 @@ for root, file in json.load(sys.stdin):
 
 
 def outcomes(sound: Path, damaged: list[tuple[Path, str]]) -> list[set[str]]:
-    """What verify says of the damaged file of each dataset, and what readers with checks and without give."""
+    """Return what verify reports about the damaged file of each dataset, and what readers with and without checks
+    return."""
     asked = json.dumps([(str(root), file) for root, file in damaged])
     return [set(json.loads(line)) for line in run_python(OUTCOMES, SUPPORT, sound, stdin=asked).splitlines()]
 
@@ -97,7 +98,7 @@ REFUSED = {"found", "checked refused", "unchecked refused"}
 
 
 def pages(sound: Path, place: Path) -> Iterator[tuple[Path, DataFile, int]]:
-    """A copy of the dataset for each page of its shards, and where that page begins."""
+    """Yield a copy of the dataset for each page of its shards, and the offset of that page."""
     for file in read_manifest(sound).shards:
         for begin in range(0, file.bytes, 4096):
             yield Path(shutil.copytree(sound, place / f"{Path(file.file).stem}-{begin}")), file, begin
@@ -143,14 +144,14 @@ CHANGES: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-def test_a_shard_that_is_not_the_one_of_the_build_is_found_and_refused(sound: Path, tmp_path: Path) -> None:
+def test_a_shard_that_differs_from_the_build_is_found_and_refused(sound: Path, tmp_path: Path) -> None:
     other = small_dataset(tmp_path / "other", "lmdb", seed=100)
     damaged = []
     for name, change in CHANGES.items():
         damaged.append((Path(shutil.copytree(sound, tmp_path / name)), FIRST))
         change(damaged[-1][0], other)
     for change, found in zip(CHANGES, outcomes(sound, damaged), strict=True):
-        # Without checks, records of the same length are taken for those that belong there.
+        # Without checks, readers accept other records of the same length.
         assert {"found", "checked refused"} <= found or change == "named in another order", change
         assert "checked refused" in found and not found - REFUSED - {"unchecked wrong"}, change
 

@@ -1,6 +1,6 @@
-/* A target for libFuzzer: the decoder of presize/codecs/_jpeg_decoder.c, without Python, by each kind of processor that
-   this one can be. tools/fuzz_coverage.py compiles it with sanitizers. Whether pixels are right is for Python to compare,
-   on what this finds; here they must be the same for every kind that accepts the file. */
+/* libFuzzer target: the decoder of presize/codecs/_jpeg_decoder.c, without Python, with each instruction set of this
+   processor. tools/fuzz_coverage.py compiles it with sanitizers. All instruction sets that accept a file must decode the
+   same pixels; Python checks the pixels of the found files. */
 
 #include <stdlib.h>
 
@@ -10,12 +10,12 @@
 
 enum { MOST_PIXELS = 1 << 18 };
 
-/* As the module's decode(): a box of an image whose header says `height` and `width`. */
+/* Decodes a box like the module's decode(); the header of the image declares `height` and `width`. */
 static void try_box(Request request)
 {
     const Box *box = &request.box;
     size_t bytes = (size_t)((box->bottom - box->top) * (box->right - box->left) * request.channels);
-    uint8_t *outs[2] = {malloc(bytes), malloc(bytes)}; /* exactly, so that the sanitizer sees a byte too many */
+    uint8_t *outs[2] = {malloc(bytes), malloc(bytes)}; /* exact size, so that the sanitizer detects an overrun */
     bool done[2];
     for (int avx2 = 0; outs[0] && outs[1] && avx2 <= has_avx2(); avx2++) {
         request.out = outs[avx2];
@@ -27,7 +27,7 @@ static void try_box(Request request)
     free(outs[1]);
 }
 
-/* Code it again; with AVX2 the bytes must be the same. There is less room than many files need. */
+/* Codes the file again; the bytes must be the same with AVX2. The room is too small for many files. */
 static void try_recoding(const uint8_t *data, size_t size, int64_t interval)
 {
     size_t room = size + 8192;
@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Image image = {.data = data, .end = data + size};
     if (!parse(&image) || image.height * image.width > MOST_PIXELS)
         return 0;
-    uint64_t random = 14695981039346656037u; /* FNV-1a: one input always gives the same boxes */
+    uint64_t random = 14695981039346656037u; /* FNV-1a: an input always yields the same boxes */
     for (size_t i = 0; i < size; i++)
         random = (random ^ data[i]) * 1099511628211u;
     static const int CHANNELS[3] = {1, 3, 4};

@@ -1,4 +1,4 @@
-"""Fuzzing in short: damaged JPEGs for the decoder, damaged datasets for the readers. `make fuzz` goes on for hours."""
+"""Short fuzzing: damaged JPEGs for the decoder, damaged datasets for the readers. `make fuzz` continues for hours."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_the_corpus_is_small() -> None:
 
 @compiled
 @pytest.mark.parametrize("source", ["corpus", "random"])
-def test_what_is_accepted_or_coded_again_has_the_pixels_of_libjpeg_turbo(source: str, corpus: list[bytes]) -> None:
-    choice = random.Random(1 if source == "corpus" else None)  # other random files in each run
+def test_accepted_or_recoded_jpegs_have_the_pixels_of_libjpeg_turbo(source: str, corpus: list[bytes]) -> None:
+    choice = random.Random(1 if source == "corpus" else None)  # random files differ in each run
     tried = corpus * 5 if source == "corpus" else [DIFFERENTIAL["drawn"](choice, corpus) for _ in range(examples(600))]
     decoder, taken = jpeg_decoder.compiled.trusted(), 0
     for data in tried:
@@ -49,7 +49,7 @@ def test_what_is_accepted_or_coded_again_has_the_pixels_of_libjpeg_turbo(source:
 
 
 def has_sanitizers() -> bool:
-    """Whether clang is here with libFuzzer, which Debian's package of it does not bring."""
+    """Return True if clang has libFuzzer, which Debian's package lacks."""
     if not shutil.which("clang"):
         return False
     program = "int LLVMFuzzerTestOneInput(const char *data, long bytes) { return data == 0 && bytes; }"
@@ -85,7 +85,7 @@ TOOLS = {
 @compiled
 @pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_sanitizers_find_nothing_wrong_with_the_c(tool: str) -> None:
+def test_the_sanitizers_find_no_fault_in_the_c_code(tool: str) -> None:
     seed = random.randrange(2**32)
     found = re.fullmatch(TOOLS[tool], ran(tool, "--seconds", 5 * EFFORT, "--seed", seed))
     assert found and int(found[found.re.groups]) > int(found[1]) / 10 > 0, f"seed {seed}"
@@ -93,7 +93,7 @@ def test_the_sanitizers_find_nothing_wrong_with_the_c(tool: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_the_c_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+def test_the_c_code_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
     sources = [*(ROOT / "presize" / "codecs").rglob("*.c"), CORPUS.parent / "jpeg_decoder.c"]
@@ -103,13 +103,13 @@ def test_the_c_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_no_damaged_dataset_is_more_than_a_reader_can_take() -> None:
+def test_no_damaged_dataset_crashes_a_reader() -> None:
     seed = random.randrange(2**32)
     said = ran("fuzz_datasets.py", "--seconds", 0, "--least", 5, "--seed", seed)
     assert said.endswith("\n5 datasets, no defects\n"), f"seed {seed}: {said}"
 
 
 @pytest.mark.slow
-def test_nor_are_many() -> None:
+def test_many_damaged_datasets_crash_no_reader() -> None:
     seed = random.randrange(2**32)
     assert "none of which" in ran("fuzz_datasets.py", "--seconds", 12 * EFFORT, "--seed", seed), f"seed {seed}"

@@ -1,4 +1,4 @@
-"""presize bench: what it builds, runs, keeps and shows."""
+"""presize bench: its builds, runs, results and output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RUN = Run(
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """Runs are made in this process, and listed."""
+    """Execute runs in this process, and list them."""
     runs: list[Run] = []
 
     def run_here(run: Run) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("labels", [[3, 1, 4], [0.5, 1.5, 2.5], [["a"], ["a", "b"], []]], ids=str)
-def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_what_the_doctor_found(
+def test_masks_and_labels_without_classes_are_skipped_and_a_diagnosis_includes_the_doctors_findings(
     labels: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_pairs(tmp_path / "raw")
@@ -79,7 +79,7 @@ def test_masks_and_labels_that_are_no_classes_are_left_out_and_a_diagnosis_has_w
     assert any("SIMD limited by JSIMD_FORCENONE=1. Fix: unset JSIMD_FORCENONE." in note for note in found.notes)
 
 
-def test_images_that_are_small_already_are_not_presized_and_why_is_said(tmp_path: Path) -> None:
+def test_small_images_are_not_presized_and_the_reason_is_given(tmp_path: Path) -> None:
     make_samples(tmp_path / "raw", SampleOptions(images=8, classes=2, long_side=64))
     for path in filter(Path.is_file, [*(tmp_path / "raw").rglob("*")]):
         Image.open(path).convert("RGB").save(path.with_suffix(".jpg"), quality=10)
@@ -122,14 +122,14 @@ def results_of(*rows: Mapping[str, Any], build_s: Mapping[str, float] | None = N
 
 
 def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **options: Any) -> Results:
-    """A run of each variant, whose later epoch of 100 images took so long."""
+    """Return results of a run of each variant, whose later epoch of 100 images took these seconds."""
     return results_of(
         *(row_of(replace(RUN, variant=name, model=model), 0, 1.0, measured(s)) for name, s in seconds.items()),  # type: ignore[arg-type]
         **options,
     )
 
 
-# What is asked for
+# Options
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
         ({"pin_memory": (True,), "device": "mps"}, "pin_memory: pinned memory needs CUDA or XPU"),
     ],
 )
-def test_nonsense_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         BenchOptions(**changes)
 
@@ -157,10 +157,10 @@ def test_a_repeat_has_every_combination_once() -> None:
     assert all(run.epochs == 1 for run in runs if run.cold)
 
 
-# What is made of measurements
+# Results
 
 
-def test_rates_are_of_the_later_epochs() -> None:
+def test_rates_are_those_of_the_later_epochs() -> None:
     row = row_of(RUN, 0, 1.0, measured(4.0))
     found = [row[name] for name in ("images_per_s", "step_s", "first_epoch_images_per_s", "cpu_s_per_image")]
     assert found == pytest.approx([25, 0.4, 100 / 9, 0.02])
@@ -181,7 +181,7 @@ def test_a_summary_has_stalls_ratios_and_the_break_even() -> None:
     assert cold[0].stages.stalls.fetch == pytest.approx(0.5)
 
 
-def test_a_build_that_gains_nothing_never_pays_and_without_a_possible_gain_none_does() -> None:
+def test_a_build_without_gain_never_breaks_even_and_without_a_possible_speed_up_none_does() -> None:
     results = results_of_runs({"raw": 4.0, "lmdb": 4.0}, build_s={"lmdb": 10.0})
     ((_, lmdb),) = summarise(results).values()
     assert lmdb.break_even == math.inf
@@ -191,7 +191,7 @@ def test_a_build_that_gains_nothing_never_pays_and_without_a_possible_gain_none_
     assert lmdb.break_even is None
 
 
-def test_the_step_without_a_loader_is_that_of_the_variants_own_batches_and_a_difference_is_told() -> None:
+def test_the_step_without_a_loader_uses_the_variants_own_batches_and_differences_are_reported() -> None:
     rows = []
     for variant, step_s in {"raw": 0.08, "lmdb": 0.1, "loader": 0.03}.items():
         found = measured(4.0, resident_s=step_s, copied_s=step_s)
@@ -209,7 +209,7 @@ def test_several_runs_have_a_median_and_a_spread() -> None:
     assert "25.0 (20.0–50.0)" in bench_text(results_of(*rows))
 
 
-def test_text_and_json_say_what_holds_training_back() -> None:
+def test_text_and_json_name_the_bottleneck() -> None:
     results = results_of_runs({"raw": 4.0, "loader": 1.0})
     text = bench_text(results)
     assert "small CNN, on cpu, batches of 10, 2 workers, files in the page cache:" in text
@@ -238,12 +238,12 @@ def test_its_result_is_the_title(model: str, seconds: Mapping[str, float], title
     assert bench_text(results).startswith(f"{title}.\n")
 
 
-def test_csv_has_a_line_a_run_with_its_conditions() -> None:
+def test_csv_has_a_line_per_run_with_its_conditions() -> None:
     rows = list(csv.DictReader(to_csv(results_of(row_of(RUN, 0, 1.0, measured(4.0)))).splitlines()))
     assert [(row["variant"], row["images_per_s"], row["CPU"]) for row in rows] == [("raw", "25.0", "a CPU")]
 
 
-def test_the_page_is_whole_and_escapes_what_is_hostile() -> None:
+def test_the_page_is_complete_and_escapes_hostile_text() -> None:
     results = results_of_runs(dict.fromkeys(VARIANTS, 4.0))
     page = bench_page(replace(results, conditions={"command": " ".join(HOSTILE)}, notes=tuple(HOSTILE)))
     found = parsed(page)
@@ -251,10 +251,10 @@ def test_the_page_is_whole_and_escapes_what_is_hostile() -> None:
     assert found.tags["svg"] == 2 * len(VARIANTS)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     assert "//" not in page
-    assert '<td class="n" data-of="images/s">25.0</td>' in page, "where the table is narrow, it says what it is"
+    assert '<td class="n" data-of="images/s">25.0</td>' in page, "narrow tables label their cells"
 
 
-def test_the_table_has_what_decides_and_nothing_that_is_the_same_in_every_row() -> None:
+def test_the_table_shows_only_columns_that_differ() -> None:
     columns, rows = table_of(next(iter(summarise(results_of_runs({"raw": 4.0, "loader": 1.0})).values())))
     assert columns == ["images/s", "speed-up", "step", "loading", "CPU ms", "start s"]
     assert rows[1] == ["Loader", "100", "4.0 ×", "100%", "0%", "20.00", "0.50"]
@@ -262,7 +262,7 @@ def test_the_table_has_what_decides_and_nothing_that_is_the_same_in_every_row() 
     assert "copy" in table_of(next(iter(summarise(copied).values())))[0]
 
 
-def test_bars_are_as_long_as_their_medians_and_shares_fill_their_line_without_parts_of_nothing() -> None:
+def test_bars_are_as_long_as_their_medians_and_shares_fill_their_line_without_empty_parts() -> None:
     bars = charts.bars("t", {"a": (50, 40, 100), "b": (25, 25, 25)})
     assert [line.parts for line in bars.lines] == [[(0, 500, 0)], [(0, 250, 0)]]
     assert bars.lines[0].whiskers == (400, 1000)
@@ -271,12 +271,14 @@ def test_bars_are_as_long_as_their_medians_and_shares_fill_their_line_without_pa
     assert [line.parts for line in found.lines] == [[(0, 500, 0), (500, 500, 1)], [(0, 250, 0), (250, 750, 1)]]
 
 
-# The whole of it
+# The whole command
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.slow
-def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
+def test_missing_datasets_are_built_once_and_everything_is_kept(
+    presize: Callable[..., Ran], raw: Path, tmp_path: Path
+) -> None:
     command = (
         "bench", "--raw", raw, "--size", 64, "--crop", 32, "--model", "none", "--workers", 0,
         "--batch", 16, "--epochs", 2, "--repeats", 1, "--images", 30, "--work", tmp_path / "work",
@@ -308,7 +310,7 @@ def test_what_is_missing_is_built_once_and_all_is_kept(presize: Callable[..., Ra
     ],
     ids=["interrupted", "failed"],
 )
-def test_a_benchmark_that_ends_early_keeps_and_shows_what_it_measured(
+def test_a_benchmark_that_ends_early_keeps_and_shows_its_results(
     error: BaseException, code: int, said: str, presize: Callable[..., Ran], here: list[Run], dataset: Path,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -329,7 +331,7 @@ def test_a_benchmark_that_ends_early_keeps_and_shows_what_it_measured(
 
 
 @pytest.mark.usefixtures("here")
-def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_runs_that_are_not_cold_are_reported(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presize.measure.bench.drop", lambda _: None)
     results = bench({"lmdb": str(dataset)}, replace(QUICK, variants=("loader",), cold=True))
     assert "Cold runs of loader were not cold: the page cache kept 100% of its files" in bench_text(results)
@@ -337,7 +339,7 @@ def test_cold_runs_that_are_not_cold_are_owned_up_to(dataset: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> None:
+def test_a_run_in_its_own_process_returns_its_measurements(dataset: Path) -> None:
     found = run_apart(replace(RUN, variant="loader", model="none", root=str(dataset), crop=32, epochs=1))
     assert found["epochs"][0]["images"] == 50
 
@@ -352,14 +354,14 @@ def test_a_run_in_a_process_of_its_own_says_what_it_measured(dataset: Path) -> N
         (0, b'{"error": "no memory here"}', b"", "^no memory here"),
     ],
 )
-def test_a_run_that_ends_badly_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
+def test_a_run_that_fails_says_why(code: int, said: bytes, errors: bytes, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         answer(RUN, said, code, errors)
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.slow
-def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path) -> None:
+def test_missing_datasets_are_built_with_the_options_of_given_ones(raw: Path, tmp_path: Path) -> None:
     how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
     build_dataset(raw, tmp_path / "lmdb", how, SERIAL)
     roots = {"raw": str(raw), "lmdb": str(tmp_path / "lmdb")}
@@ -369,9 +371,7 @@ def test_what_is_missing_is_built_as_what_is_given_was(raw: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_device_is_looked_for_before_anything_is_built(
-    presize: Callable[..., Ran], raw: Path, tmp_path: Path
-) -> None:
+def test_the_device_is_checked_before_anything_is_built(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     ran = presize("bench", "--raw", raw, "--device", "hpu", "--work", tmp_path / "work")
     assert ran.code == 2
     assert "presize: error: --device: expected one that this machine has, got 'hpu', and torch " in ran.err

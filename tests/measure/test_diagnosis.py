@@ -1,4 +1,4 @@
-"""What is said about measured times: verdict, advice, predictions. No clock is read."""
+"""Conclusions from measured times: verdict, advice, predictions. No clock is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loading(load_s: float = 0.06, workers: int = 1, **changes: Any) -> Loading:
     return Loading(**known | changes)
 
 
-# The cores are so few that up to 8 workers are simulated: loading here only waits, and needs none of them.
+# 0.8 cores limit simulations to 8 workers, because loading only waits in these tests.
 def diagnosis(step_s: float = 0.02, trained_s: float = 0.06, **changes: Any) -> Diagnosis:
     known: dict[str, Any] = {
         "loading": loading(), "step": Times(step_s), "step_cores": 0.0, "copied_s": step_s,
@@ -45,7 +45,7 @@ def another(name: str, loading: Loading, step_s: float = 0.02) -> Alternative:
 
 
 def tried(found: Diagnosis, *factors: float) -> Diagnosis:
-    """All changes of a diagnosis, tried in rounds that were so many times as fast as the present ones."""
+    """Return a diagnosis with all of its changes tried, in rounds with these speed-ups."""
     given = factors or (2.0, 2.0, 2.0)
     rates = tuple(factor * now for factor, now in zip(given, found.rates, strict=True))
     trials = [Trial.of(change, rates, 0.0, found.rates, found.within) for change in found.changes()]
@@ -56,18 +56,18 @@ def options(found: Diagnosis) -> list[dict[str, Any]]:
     return [dict(change.options) for change in found.changes()]
 
 
-def test_a_loader_that_is_too_slow_is_named_with_its_slowest_part() -> None:
+def test_a_slow_loader_is_named_with_its_slowest_part() -> None:
     found = diagnosis()
     assert found.verdict.startswith("Loading is the bottleneck: the training step is busy 33% of the time. ")
     assert "Preparing batches stalls training 67% of the time" in found.verdict
     assert "A worker takes 60 ms per batch, 67% of it for decoding." in found.verdict
 
 
-def test_the_fewest_workers_that_suffice_are_tried() -> None:
+def test_the_smallest_sufficient_number_of_workers_is_tried() -> None:
     (change,) = diagnosis().changes()
     assert (change.what, change.options) == ("Use 3 workers instead of 1.", {"num_workers": 3})
     assert diagnosis().simulated(change.pipeline) == pytest.approx(32 / 0.02, rel=0.02)
-    found = diagnosis(trained_s=0.03)  # faster than was measured of its loader
+    found = diagnosis(trained_s=0.03)  # faster than its measured loader
     assert found.simulated(found.pipeline(workers=8)) <= 32 / 0.02, "none is faster than the step alone"
 
 
@@ -81,7 +81,7 @@ def test_another_loader_is_always_tried_with_as_many_workers_as_it_needs() -> No
     assert [change.what for change in busy.changes()] == ["Quick with 1 worker."]
 
 
-def test_what_changes_nothing_in_the_simulation_is_not_tried() -> None:
+def test_changes_without_effect_in_the_simulation_are_not_tried() -> None:
     even = loading(0.04, workers=2)  # two of them load as fast as the step trains
     assert options(diagnosis(loading=even, trained_s=0.03)) == []
     uneven = loading(workers=4, load=Times(0.06, 1.0), in_process=Times(0.06, 1.0))
@@ -96,7 +96,7 @@ def test_what_changes_nothing_in_the_simulation_is_not_tried() -> None:
         ({"epoch_batches": 10, "loading": loading(persistent=False)}, {"persistent_workers": True}),
     ],
 )
-def test_what_the_simulation_does_not_know_is_tried_where_it_can_help(
+def test_changes_outside_the_simulation_are_tried_if_they_can_help(
     changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert expected in options(diagnosis(**changes))
@@ -104,7 +104,7 @@ def test_what_the_simulation_does_not_know_is_tried_where_it_can_help(
     assert expected not in options(diagnosis(**changes | {"loading": pinned}))
 
 
-def test_advice_is_what_was_tried_with_its_gain_and_error() -> None:
+def test_advice_lists_tried_changes_with_gain_and_error() -> None:
     (advice,) = tried(diagnosis(), 2.0, 2.1, 1.9).advice
     assert advice.gain.value == pytest.approx(2, rel=0.01)
     assert 0.1 < advice.gain.error < 0.25
@@ -112,7 +112,7 @@ def test_advice_is_what_was_tried_with_its_gain_and_error() -> None:
     assert "images/s, 2.0 ± 17% times the present 533." in tried(diagnosis(), 2.0, 2.1, 1.9).verdict
 
 
-def test_nothing_is_advised_whose_gain_may_be_chance_and_one_that_varies_much_is_given_as_a_range() -> None:
+def test_gains_that_may_be_chance_are_not_advised_and_varying_ones_are_a_range() -> None:
     assert tried(diagnosis(), 1.5, 0.9, 1.4).advice == ()
     assert tried(diagnosis(), 1.04, 1.04, 1.04).advice == ()
     assert "No change that was tried made training more than 5% faster" in tried(diagnosis(), 1.0, 1.0, 1.0).verdict
@@ -123,13 +123,13 @@ def test_nothing_is_advised_whose_gain_may_be_chance_and_one_that_varies_much_is
     assert "Too few batches to measure these changes: Use 3 workers instead of 1. Measure" in vague.verdict
 
 
-def test_batches_that_vary_within_a_round_widen_what_rounds_agree_on() -> None:
+def test_variation_within_a_round_widens_the_error() -> None:
     found = tried(diagnosis(within=0.05))
     assert found.images_per_s.error == pytest.approx(0.116, abs=0.001)
     assert [advice.gain.error for advice in found.advice] == [pytest.approx(0.116, abs=0.001)]
 
 
-def test_whose_code_takes_the_time_and_an_epoch_that_begins_late_are_told() -> None:
+def test_the_slow_code_and_a_late_start_of_an_epoch_are_named() -> None:
     found = diagnosis(own_python=(0.01, "./project/train.py:log"))
     said = "10 ms of a step of 20 ms is CPU time of Python in the training loop, most of it in ./project/train.py:log"
     assert said in found.verdict
@@ -148,15 +148,15 @@ def test_whose_code_takes_the_time_and_an_epoch_that_begins_late_are_told() -> N
     assert late.simulated_now == pytest.approx(320 / (0.2 + 10 * 0.06), rel=0.02)
 
 
-def test_where_compute_is_the_bottleneck_advice_is_said_to_be_about_the_step() -> None:
+def test_with_compute_as_the_bottleneck_advice_is_about_the_step() -> None:
     busy = tried(diagnosis(step_s=0.1, trained_s=0.1, layout_step=Times(0.08)), 1.2, 1.2, 1.2)
     assert busy.known()["bottleneck"] == "compute"
     assert [trial.change.options for trial in busy.tried] == [{"channels_last": True}]
     assert "The step itself can become faster. Give the step batches in channels-last memory" in busy.verdict
 
 
-def test_the_animation_shows_what_was_measured_and_says_where_it_plays_something_else() -> None:
-    (alike,), (slower,) = pictured(diagnosis()), pictured(diagnosis(trained_s=0.12))  # as slow for no known reason
+def test_the_animation_shows_the_measurements_and_names_differences() -> None:
+    (alike,), (slower,) = pictured(diagnosis()), pictured(diagnosis(trained_s=0.12))  # slow, reason unknown
     assert (alike.utilisation, slower.utilisation) == (pytest.approx(1 / 3), pytest.approx(1 / 6))
     assert str(alike.sentence).endswith("± 2% images/s.")
     said = "In the animation, which is simulated, training works 33% of the time."
@@ -178,21 +178,21 @@ def test_its_title_is_the_result_in_plain_words(trained_s: float, result: str) -
 
 
 def test_the_evidence_says_how_far_the_simulation_is_from_the_measurement() -> None:
-    found = diagnosis(trained_s=0.12)  # twice as slow as simulated, for no known reason
+    found = diagnosis(trained_s=0.12)  # twice as slow as simulated, without a known reason
     assert found.disagreement == pytest.approx(math.log(2), rel=0.02)
-    assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "nothing repairs it"
+    assert found.simulated(found.pipeline(workers=3)) == pytest.approx(32 / 0.02, rel=0.02), "it is not corrected"
     assert found.by_workers[1] == pytest.approx(1)
     assert found.by_workers[3] == pytest.approx(3, rel=0.02)
     assert "69% from the measured rate" in diagnosis_text(found)
 
 
 def test_workers_and_the_step_share_the_cores() -> None:
-    # 60 ms of a core for loading and 20 for the step: on one core that is 80.
+    # 60 ms of a core for loading and 20 for the step: 80 ms on one core.
     found = diagnosis(trained_s=0.08, step_cores=1.0, cores=1.0, loading=loading(cores=1.0))
     assert found.simulated(found.pipeline(workers=2)) == pytest.approx(32 / 0.08, rel=0.05)
 
 
-def test_all_that_is_known_is_json() -> None:
+def test_everything_is_in_the_json() -> None:
     found = diagnosis(alternatives=(another("Other", loading(0.01)),), notes=("A note.",), storage_images_per_s=900.0)
     known = json.loads(json.dumps(tried(found).known()))
     assert known["utilisation"] == pytest.approx(1 / 3)
@@ -202,7 +202,7 @@ def test_all_that_is_known_is_json() -> None:
     assert set(known["workers"]) >= {"0", "1", "8"}
 
 
-def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
+def test_the_text_has_the_verdict_first_then_the_advice_then_the_evidence() -> None:
     text = diagnosis_text(tried(diagnosis(storage_images_per_s=900.0, notes=("It was late.",))))
     order = "If loading cost nothing; Loading is the bottleneck; What to do; 2.0 ± 2% ×; disk  ; by workers; It was"
     places = [text.index(words) for words in order.split("; ")]
@@ -210,7 +210,7 @@ def test_the_text_says_the_verdict_first_then_what_to_do_then_why() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told() -> None:
+def test_the_page_has_the_same_content_is_self_contained_and_escapes_its_input() -> None:
     hostile = "<script>alert(1)</script>"
     found = tried(diagnosis(alternatives=(another(hostile, loading(0.001)),), notes=(hostile,)))
     page = diagnosis_page(found, hostile)
@@ -220,14 +220,14 @@ def test_the_page_says_the_same_needs_nothing_else_and_escapes_what_it_is_told()
 
 
 @pytest.mark.slow
-def test_the_page_plays_what_is_and_what_could_be(watch: Callable[..., Watched], tmp_path: Path) -> None:
+def test_the_page_plays_the_present_and_the_possible_pipeline(watch: Callable[..., Watched], tmp_path: Path) -> None:
     found = tried(diagnosis())
     (tmp_path / "page.html").write_text(diagnosis_page(found, "RAW"), "utf-8")
     page = watch(tmp_path / "page.html").page
     assert page.locator(".variant h3").all_inner_texts() == ["as it is", "Use 3 workers instead of 1"]
     clock = page.locator(".clock")
     begin = clock.get_attribute("data-value")
-    for key in ("Space", "ArrowRight"):  # which scroll: the picture does not have the focus
+    for key in ("Space", "ArrowRight"):  # keys that scroll: the picture does not have the focus
         page.keyboard.press(key)
     assert clock.get_attribute("data-value") == begin
     page.locator(".picture").focus()

@@ -1,4 +1,4 @@
-"""presize doctor: what is found out about a machine, what is made of it, and how it is said."""
+"""presize doctor: facts about a machine, findings, and their text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ON_DISK = replace(WELL, content=SHARDS, reading=FAST)
 
 
 def changed(part: str, base: CheckUp = WELL, **values: Any) -> CheckUp:
-    """`base` with other values in one of its facts."""
+    """Return `base` with other values in one of its facts."""
     return replace(base, **{part: replace(getattr(base, part), **values)})
 
 
@@ -191,7 +191,7 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("facts", "topic", "level", "words", "reason"), JUDGED, ids=[row[4] for row in JUDGED])
-def test_a_fact_is_judged_and_what_is_not_well_has_a_fix(
+def test_a_fact_is_judged_and_every_problem_has_a_fix(
     facts: CheckUp, topic: str, level: str, words: str, reason: str
 ) -> None:
     findings = {finding.topic: finding for finding in judge(facts)}
@@ -202,25 +202,25 @@ def test_a_fact_is_judged_and_what_is_not_well_has_a_fix(
     assert list(findings) == [topic for topic in CHECKS if topic in findings]
 
 
-def test_a_well_machine_is_well_and_of_a_path_is_told_only_where_one_was_given() -> None:
+def test_a_healthy_machine_has_no_problems_and_a_path_is_mentioned_only_if_given() -> None:
     assert {finding.level for facts in (WELL, ON_DISK) for finding in judge(facts)} == {"ok"}
     assert set(CHECKS) - {finding.topic for finding in judge(WELL)} == {"reading", "size"}
 
 
-def test_the_verdict_is_the_worst_and_not_knowing_is_no_reproach() -> None:
+def test_the_verdict_is_the_worst_finding_and_unknown_facts_do_not_count() -> None:
     for levels, worst in ((["ok", "warn", "bad", "unknown"], "bad"), (["ok", "warn"], "warn"), (["unknown"], "ok")):
         assert verdict(Finding("topic", level, "found") for level in levels) == worst
     assert verdict([]) == "ok"
 
 
-def test_facts_are_plain_values_without_the_names_of_files() -> None:
+def test_facts_are_plain_values_without_file_names() -> None:
     known = ON_DISK.known()
     assert known["content"] == {"files": 40, "bytes": 2 * GB, "all_files": True, "record_bytes": 30_000}
     assert known["cpu"]["cores"] == 16
     assert known["torch"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
 
 
-def test_the_page_about_it_has_every_topic() -> None:
+def test_the_documentation_page_has_every_topic() -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text("utf-8")
     assert [topic for topic in CHECKS if f"\n| {topic} |" not in page] == []
 
@@ -229,9 +229,9 @@ def test_the_page_about_it_has_every_topic() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
-def test_a_file_that_cannot_be_read_is_bad_and_named() -> None:
-    read_codecs({})  # imports what another user may not be allowed to
-    with tempfile.TemporaryDirectory() as folder:  # not in pytest's, which nobody else may enter
+def test_an_unreadable_file_is_bad_and_named() -> None:
+    read_codecs({})  # imports modules that the other user may not be allowed to read
+    with tempfile.TemporaryDirectory() as folder:  # not in pytest's folder, which no other user may enter
         os.chmod(folder, 0o755)
         secret = Path(folder, os.fsdecode(b"secret \xff"))
         secret.write_bytes(bytes(5 << 20))
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_bad_and_named() -> None:
     assert verdict(judge(facts)) == "bad"
 
 
-# --- as text ---
+# --- text ---
 
 SOME = [
     Finding("CPU", "ok", "fast"),
@@ -255,7 +255,7 @@ SOME = [
 ]
 
 
-def test_the_verdict_comes_first_then_what_is_worst() -> None:
+def test_the_verdict_comes_first_then_the_worst_findings() -> None:
     assert as_text(SOME, 48).splitlines() == [
         "Found 1 bad and 1 warning; 1 ok.",
         "",
@@ -271,9 +271,7 @@ def test_the_verdict_comes_first_then_what_is_worst() -> None:
 
 
 @given(findings=FINDINGS, width=st.integers(60, 140))
-def test_nothing_that_was_found_harms_a_terminal_and_that_all_is_well_is_said_first(
-    findings: list[Finding], width: int
-) -> None:
+def test_findings_cannot_harm_a_terminal_and_success_is_reported_first(findings: list[Finding], width: int) -> None:
     text = as_text(findings, width)
     assert all(line.isprintable() for line in text.split("\n"))
     assert text.startswith("No problems found.") == (verdict(findings) == "ok")
@@ -283,7 +281,7 @@ def test_nothing_that_was_found_harms_a_terminal_and_that_all_is_well_is_said_fi
     found=st.lists(st.text("abcdefgh", min_size=1, max_size=12), min_size=1, max_size=40).map(" ".join),
     width=st.integers(60, 140),
 )
-def test_lines_are_as_wide_as_they_may_be_and_lose_no_word(found: str, width: int) -> None:
+def test_lines_are_as_wide_as_allowed_and_lose_no_word(found: str, width: int) -> None:
     lines = as_text([Finding("memory", "warn", found, found)], width).splitlines()
     assert max(map(len, lines)) <= width
     assert " ".join(lines[2:]).split() == ["warn", "memory", *found.split(), "->", *found.split()]
@@ -292,7 +290,7 @@ def test_lines_are_as_wide_as_they_may_be_and_lose_no_word(found: str, width: in
 # --- codecs ---
 
 
-def test_versions_are_those_that_are_installed_and_pillow_simds_are_told_apart(
+def test_versions_are_the_installed_ones_and_pillow_simd_is_recognized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     codecs = read_codecs({})
@@ -323,14 +321,14 @@ def test_two_distributions_of_one_package_are_found(
 
 
 @pytest.mark.parametrize("broken", ["raise ModuleNotFoundError(name='cv2')", ""], ids=["removed", "an empty folder"])
-def test_an_opencv_that_another_one_took_along_is_a_finding(broken: str, tmp_path: Path) -> None:
+def test_an_opencv_broken_by_another_one_is_a_finding(broken: str, tmp_path: Path) -> None:
     (tmp_path / "cv2.py").write_text(broken)
     ran = run_command([sys.executable, "-m", "presize", "doctor"], env={"PYTHONPATH": str(tmp_path)})
     assert ran.returncode == 0, ran.stderr
     assert re.search("bad +OpenCV +cannot be imported", ran.stdout)
 
 
-def test_opencv_says_whether_it_is_optimized() -> None:
+def test_opencv_reports_whether_it_is_optimized() -> None:
     try:
         cv2.setUseOptimized(False)
         opencv = read_codecs({}).opencv
@@ -349,14 +347,14 @@ def test_opencv_says_whether_it_is_optimized() -> None:
     ],
     ids=["without AVX-512", "old", "ARM", "says nothing"],
 )
-def test_opencv_uses_what_the_cpu_has(
+def test_opencv_uses_the_instructions_of_the_cpu(
     features: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cv2, "getCPUFeaturesLine", lambda: features)
     assert read_codecs({}).opencv.instructions == expected
 
 
-def test_presizes_own_decoder_is_used_or_it_is_said_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presizes_decoder_is_used_or_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(module: Any) -> tuple[str, str]:
         monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=module))
         jpeg = read_codecs({}).jpeg
@@ -383,12 +381,12 @@ def test_presizes_own_decoder_is_used_or_it_is_said_why_not(monkeypatch: pytest.
     ],
     ids=["with SIMD", "without", "another"],
 )
-def test_a_library_tells_by_its_texts(binary: bytes, expected: tuple[object, object], tmp_path: Path) -> None:
+def test_a_library_is_recognized_by_its_texts(binary: bytes, expected: tuple[object, object], tmp_path: Path) -> None:
     path = tmp_path / "_jpeg.so"
     path.write_bytes(bytes(5000) + binary + bytes(5000))
     assert libjpeg_turbo_in(path) == expected
 
 
-def test_what_the_environment_tells_libjpeg_turbo_is_told() -> None:
+def test_variables_that_affect_libjpeg_turbo_are_reported() -> None:
     environ = {"JSIMD_FORCESSE2": "1", "JSIMD_NOHUFFENC": "1", "PATH": "/bin", "MY_JSIMD_FORCENONE": "1"}
     assert read_codecs(environ).jpeg.simd_limits == ("JSIMD_FORCESSE2=1", "JSIMD_NOHUFFENC=1")

@@ -1,4 +1,4 @@
-"""Own times of functions, sorted into the parts of loading: of real code, really profiled."""
+"""Own times of functions, grouped into parts of loading, from real profiles."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def collate_batches() -> None:
         (lambda: json.loads(json.dumps(list(range(200_000)))), "other"),
     ],
 )
-def test_the_time_of_known_libraries_goes_to_their_part(work: Callable[[], Any], part: Part) -> None:
+def test_the_time_of_known_libraries_counts_for_their_part(work: Callable[[], Any], part: Part) -> None:
     parts = split(profiled(work)).parts
     assert max(parts, key=parts.__getitem__) == part
 
@@ -83,7 +83,7 @@ def test_no_time_is_lost() -> None:
     assert seconds == sorted(seconds, reverse=True)
 
 
-def test_what_is_not_known_belongs_to_its_caller_and_functions_that_call_each_other_end() -> None:
+def test_unknown_functions_count_for_their_caller_and_recursion_ends() -> None:
     def busy() -> int:
         return sum(range(10_000_000))
 
@@ -93,7 +93,7 @@ def test_what_is_not_known_belongs_to_its_caller_and_functions_that_call_each_ot
     def even(n: int) -> bool:
         return n == 0 or odd(n - 1)
 
-    # A function that lies where torchvision's transforms do, and calls one that nobody knows.
+    # A function in the folder of torchvision's transforms that calls an unknown one.
     source = compile("def call(work):\n    return work()", "/x/site-packages/torchvision/transforms/v2.py", "exec")
     names: dict[str, Any] = {}
     exec(source, names)
@@ -103,7 +103,7 @@ def test_what_is_not_known_belongs_to_its_caller_and_functions_that_call_each_ot
     assert parts["other"] == pytest.approx(sum(parts.values()))
 
 
-def test_resizing_and_decoding_in_one_module_are_told_apart() -> None:
+def test_resizing_and_decoding_in_one_module_are_distinguished() -> None:
     resized, decoded = (part_of(f"presize/datasets/reading/regions.py:{name}") for name in ("by_pillow", "jpeg_box"))
     assert (resized, decoded) == ("augment", "decode")
 
@@ -111,7 +111,7 @@ def test_resizing_and_decoding_in_one_module_are_told_apart() -> None:
 @pytest.mark.parametrize(
     "name", ["./lmdb/train.py:go", "./simplejpeg/mine.py:f", "./collate/x.py:f", "somebody/x.py:f"]
 )
-def test_a_folder_of_ones_own_is_not_taken_for_a_package(name: str) -> None:
+def test_a_users_folder_is_not_taken_for_a_package(name: str) -> None:
     assert part_of(name) is None
 
 
@@ -129,7 +129,7 @@ def gather(samples: list[Any]) -> list[Any]:
     return samples
 
 
-def test_collating_gets_the_time_of_the_loaders_own_function_and_not_of_what_is_only_called_the_same() -> None:
+def test_collating_counts_only_the_loaders_own_function() -> None:
     batches = [iter(torch.utils.data.DataLoader(Sleepy(), 32, collate_fn=how)) for how in (None, gather)]
     plain, own = (profiled(partial(next, each)) for each in batches)
     spent = split(plain)

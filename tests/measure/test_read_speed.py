@@ -1,4 +1,4 @@
-"""What of a path is read, how, and what is told of it. How long it takes is never asserted."""
+"""Reading speed of a path: the files that are read, how, and the report. Times are never asserted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = 4096
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """48 files of 200,000 bytes in 3 folders."""
+    """Create 48 files of 200,000 bytes in 3 folders."""
     for number in range(48):
         path = tmp_path / "photos" / f"class {number % 3}" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,10 +38,10 @@ def large(tmp_path: Path) -> Path:
     return path
 
 
-# --- what there is to read ---
+# --- files to read ---
 
 
-def test_a_dataset_is_its_shards_and_its_records_are_as_large_as_they_are(dataset: Path) -> None:
+def test_a_dataset_consists_of_its_shards_and_records_have_their_real_size(dataset: Path) -> None:
     content, data = list_content(dataset), Dataset(dataset)
     assert sorted(file.path for file in content.files) == sorted((dataset / "shards").iterdir())
     assert content.nbytes == sum(path.stat().st_size for path in (dataset / "shards").iterdir())
@@ -49,7 +49,7 @@ def test_a_dataset_is_its_shards_and_its_records_are_as_large_as_they_are(datase
     assert content.shards and content.all_files
 
 
-def test_a_folder_and_a_dataset_that_is_damaged_are_their_files_and_those_below(photos: Path, tmp_path: Path) -> None:
+def test_a_folder_and_a_damaged_dataset_consist_of_their_files(photos: Path, tmp_path: Path) -> None:
     content = list_content(photos)
     assert sorted(file.path for file in content.files) == sorted(photos.rglob("*.jpg"))
     assert (content.record_bytes, content.shards, content.all_files) == (200_000, False, True)
@@ -57,7 +57,7 @@ def test_a_folder_and_a_dataset_that_is_damaged_are_their_files_and_those_below(
     assert tmp_path / "manifest.json" in {file.path for file in list_content(tmp_path).files}
 
 
-def test_a_shard_that_is_a_pipe_is_not_waited_for(dataset: Path, tmp_path: Path) -> None:
+def test_a_shard_that_is_a_pipe_does_not_block(dataset: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(dataset, tmp_path / "copied")
     (copied / "shards" / "00003.lmdb").unlink()
     os.mkfifo(copied / "shards" / "00003.lmdb")
@@ -66,7 +66,7 @@ def test_a_shard_that_is_a_pipe_is_not_waited_for(dataset: Path, tmp_path: Path)
     assert "00003.lmdb" not in {file.path.name for file in content.files}
 
 
-def test_neither_links_nor_pipes_nor_empty_files_nor_devices_are_read(photos: Path, tmp_path: Path) -> None:
+def test_links_pipes_empty_files_and_devices_are_not_read(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "odd"
     folder.mkdir()
     (folder / "file").symlink_to(photos / "class 0" / "0.jpg")
@@ -78,14 +78,14 @@ def test_neither_links_nor_pipes_nor_empty_files_nor_devices_are_read(photos: Pa
     assert list_content(Path("/dev/zero")).files == ()
 
 
-def test_more_files_than_can_be_looked_at_are_not_all(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_reaches_its_limit_is_incomplete(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presize.measure.read_speed.FILES_LISTED", 40)
     content = list_content(photos)
     assert 0 < len(content.files) <= 41
     assert not content.all_files
 
 
-# --- reading it ---
+# --- reading ---
 
 
 @pytest.mark.parametrize("readers", [1, 3])
@@ -111,12 +111,12 @@ def test_nothing_is_written_and_no_file_stays_open(photos: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == opened
 
 
-def test_too_little_and_records_larger_than_their_file_tell_nothing(dataset: Path, large: Path) -> None:
+def test_too_few_bytes_and_records_larger_than_their_file_yield_nothing(dataset: Path, large: Path) -> None:
     assert measure(list_content(dataset), 2) is None
     assert measure(Content((File(large, 6 * MIB),), 7 * MIB, shards=True, all_files=True), 2) is None
 
 
-def test_a_file_that_has_gone_is_an_error_that_names_it(photos: Path) -> None:
+def test_a_missing_file_is_an_error_that_names_it(photos: Path) -> None:
     content = list_content(photos)
     for path in photos.rglob("*.jpg"):
         path.unlink()
@@ -125,7 +125,7 @@ def test_a_file_that_has_gone_is_an_error_that_names_it(photos: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a file system in memory")
-def test_what_only_memory_holds_is_never_cold() -> None:
+def test_files_in_memory_are_never_cold() -> None:
     path = Path("/dev/shm") / f"presize-test-{os.getpid()}"
     try:
         path.write_bytes(bytes(6 * MIB))
@@ -136,8 +136,8 @@ def test_what_only_memory_holds_is_never_cold() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another user")
-def test_who_may_not_write_a_file_cannot_know_whether_it_is_cold() -> None:
-    with tempfile.NamedTemporaryFile() as file:  # not in pytest's folder, which nobody else may enter
+def test_without_write_permission_cold_is_unknown() -> None:
+    with tempfile.NamedTemporaryFile() as file:  # not in pytest's folder, which no other user may enter
         file.write(bytes(6 * MIB))
         file.flush()
         os.chmod(file.name, 0o444)
@@ -154,7 +154,7 @@ def test_who_may_not_write_a_file_cannot_know_whether_it_is_cold() -> None:
     nbytes=st.integers(0, 5 * PAGE),
     seed=st.integers(0, 9),
 )
-def test_records_that_are_read_lie_in_their_files_and_share_no_page(sizes: list[int], nbytes: int, seed: int) -> None:
+def test_records_to_read_are_inside_their_files_and_share_no_page(sizes: list[int], nbytes: int, seed: int) -> None:
     listed = [File(Path(str(number)), size) for number, size in enumerate(sizes)]
     pages = set()
     for path, offset, length in random_parts(listed, nbytes, Random(seed)):

@@ -1,4 +1,4 @@
-"""Simulated pipelines: what must hold of every timeline, the rules of torch's DataLoader, and the command."""
+"""Simulated pipelines: invariants of every timeline, the rules of torch's DataLoader, and the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from presize.measure.simulation_report import (
 
 
 def seven(load_s: float, cv: float = 0.0, **options: float) -> Pipeline:
-    """Seven loaders and a step of 100 ms, two batches ahead each."""
+    """Return a pipeline of seven loaders and a step of 100 ms, two batches ahead each."""
     return Pipeline(Times(load_s, cv), Times(0.1), workers=7, prefetch=2, **options)  # type: ignore[arg-type]
 
 
@@ -43,12 +43,12 @@ def seven(load_s: float, cv: float = 0.0, **options: float) -> Pipeline:
 
 
 @pytest.mark.parametrize(("load_s", "cv", "batches"), [(2.0, 0.0, 98), (0.7, 0.2, 275), (0.35, 0.0, 295)])
-def test_seven_loaders_do_as_many_batches_as_is_known(load_s: float, cv: float, batches: int) -> None:
+def test_seven_loaders_yield_the_known_number_of_batches(load_s: float, cv: float, batches: int) -> None:
     for seed in range(6):
         assert simulate(seven(load_s, cv), seconds=30, seed=seed).batches == pytest.approx(batches, rel=0.03)
 
 
-def test_loaders_that_begin_together_stop_training_regularly_until_they_spread() -> None:
+def test_loaders_that_start_together_stall_training_regularly_until_they_spread() -> None:
     together = simulate(seven(2.0), seconds=120)
     assert together.stops_every() == 7
     for spread in (seven(2.0, 0.2), seven(2.0, stagger_s=2 / 7)):
@@ -58,7 +58,7 @@ def test_loaders_that_begin_together_stop_training_regularly_until_they_spread()
     assert simulate(seven(0.35), seconds=30).stops_every() is None, "it never waits"
 
 
-# What must hold of every timeline
+# Invariants of every timeline
 
 SECONDS = st.floats(0.01, 3.0).map(lambda value: round(value, 3))
 TIMES = st.one_of(
@@ -87,7 +87,7 @@ RUNS = st.builds(
 
 
 @given(RUNS)
-def test_every_timeline_keeps_the_rules(timeline: Timeline) -> None:
+def test_every_timeline_satisfies_the_invariants(timeline: Timeline) -> None:
     pipeline, seconds, loads, steps = timeline.pipeline, timeline.seconds, timeline.loads, timeline.steps
     workers, limit = max(pipeline.workers, 1), max(pipeline.workers * pipeline.prefetch, 1)
 
@@ -101,7 +101,7 @@ def test_every_timeline_keeps_the_rules(timeline: Timeline) -> None:
         assert all(0 <= moment <= seconds * (1 + 1e-9) or moment == math.inf for moment in moments)
         assert (load.taken_s < math.inf) == (load in steps)
 
-    # A worker, and training, does one thing at a time, and no more are under way than were requested.
+    # A worker, like training, does one thing at a time, and no more batches are in progress than were requested.
     for worker in range(workers):
         mine = [load for load in loads if load.worker == worker]
         assert all(before.loaded_s <= after.begin_s for before, after in pairwise(mine))
@@ -109,14 +109,14 @@ def test_every_timeline_keeps_the_rules(timeline: Timeline) -> None:
     for at in [load.begin_s for load in loads]:
         assert sum(load.begin_s <= at for load in loads) - sum(step.taken_s <= at for step in steps) <= limit
 
-    # Batches are taken in order and loaded in turn, or taken as they come.
+    # Batches are taken in order and loaded in turn, or taken as they arrive.
     if pipeline.in_order:
         assert [step.number for step in steps] == list(range(len(steps)))
         assert all(load.worker == load.number % workers for load in loads)
     else:
         assert [step.ready_s for step in steps] == sorted(load.ready_s for load in loads)[: len(steps)]
 
-    # Shares of the time are shares.
+    # Shares of the time are between 0 and 1.
     copies_s = math.fsum(min(step.copied_s, seconds) - step.taken_s for step in steps)
     steps_s = math.fsum(min(step.done_s, seconds) - min(step.copied_s, seconds) for step in steps)
     assert 0 <= timeline.utilisation <= steps_s / seconds + 1e-9
@@ -124,7 +124,7 @@ def test_every_timeline_keeps_the_rules(timeline: Timeline) -> None:
     if pipeline.cores is None:
         assert timeline.utilisation == pytest.approx(steps_s / seconds, abs=1e-6)
 
-    # The queue holds what is ready and not taken.
+    # The queue holds the batches that are ready and not taken.
     queue = timeline.queue()
     assert queue[-1][1] == sum(load.ready_s < math.inf for load in loads) - len(steps)
     assert all(before[0] <= after[0] and before[1] != after[1] for before, after in pairwise(queue))
@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_timeline(pipeline: Pipeline, seed: int) ->
 
 
 @given(PIPELINES, st.integers(1, 40))
-def test_what_is_done_by_a_time_is_what_a_longer_run_has_done_by_then(pipeline: Pipeline, batches: int) -> None:
+def test_a_longer_run_has_the_same_beginning(pipeline: Pipeline, batches: int) -> None:
     whole = simulate(pipeline, batches=batches)
     half = simulate(pipeline, seconds=max(whole.seconds / 2, 1e-6), batches=batches)
     assert [step.taken_s for step in half.steps] == [
@@ -149,8 +149,8 @@ def test_what_is_done_by_a_time_is_what_a_longer_run_has_done_by_then(pipeline: 
 
 
 @given(PIPELINES.filter(lambda pipeline: pipeline.in_order), st.integers(1, 40))
-def test_cores_that_do_not_suffice_make_nothing_faster(pipeline: Pipeline, batches: int) -> None:
-    # But for pinning: batches are pinned as they come, and one that comes early can hold up the one that is next.
+def test_too_few_cores_make_nothing_faster(pipeline: Pipeline, batches: int) -> None:
+    # Except for pinning: batches are pinned as they arrive, and an early one can delay the next one in order.
     pipeline = replace(pipeline, pin=NOTHING)
     free = simulate(replace(pipeline, cores=None), batches=batches)
     assert free.seconds <= simulate(pipeline, batches=batches).seconds * (1 + 1e-9)
@@ -166,7 +166,7 @@ def test_without_workers_loading_and_training_take_turns() -> None:
 
 
 @given(TIMES, TIMES, MAYBE, st.integers(1, 5), st.integers(1, 3), st.integers(1, 50), st.integers(0, 99))
-def test_a_timeline_is_that_of_the_recurrence(
+def test_a_timeline_equals_the_recurrence(
     load: Times, step: Times, copy: Times, workers: int, prefetch: int, batches: int, seed: int
 ) -> None:
     timeline = simulate(Pipeline(load, step, workers, prefetch, copy=copy), batches=batches, seed=seed)
@@ -185,7 +185,7 @@ def test_a_timeline_is_that_of_the_recurrence(
 
 
 class Sleeping:
-    """Samples of which the first waits until it is told to come."""
+    """Samples of which the first waits for a signal."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -232,7 +232,7 @@ def test_a_data_loader_takes_the_same_batches_from_the_same_workers(in_order: bo
         assert {worker for _, worker in seen[:-1]} == {worker for _, worker in predicted[:-1]} == {1, 2}
 
 
-def test_out_of_order_one_more_is_asked_of_the_worker_whose_batch_was_taken() -> None:
+def test_out_of_order_the_worker_whose_batch_was_taken_gets_one_more_request() -> None:
     timeline = simulate(Pipeline(Times(1.0, 0.9), Times(0.4), workers=4, in_order=False), batches=80)
     changes = [(load.begin_s, 1, load.worker) for load in timeline.loads]
     changes += [(step.taken_s, -1, step.worker) for step in timeline.steps]
@@ -245,7 +245,7 @@ def test_out_of_order_one_more_is_asked_of_the_worker_whose_batch_was_taken() ->
 # How many workers
 
 
-def test_a_sweep_finds_the_fewest_workers_that_feed_the_step() -> None:
+def test_a_sweep_finds_the_smallest_sufficient_number_of_workers() -> None:
     timelines = sweep(seven(2.0), range(33))
     assert list(timelines) == list(range(33))
     assert fewest_workers(timelines) == 19  # 9.5 a second; 20 do the 10 that the step can take
@@ -255,7 +255,7 @@ def test_a_sweep_finds_the_fewest_workers_that_feed_the_step() -> None:
     assert rates == pytest.approx([10 / 3, 5, 20 / 3])
 
 
-def test_workers_beyond_the_cores_are_of_no_use_and_slow_a_step_that_wants_cores() -> None:
+def test_more_workers_than_cores_do_not_help_and_slow_a_step_that_needs_cores() -> None:
     timelines = sweep(replace(seven(2.0), cores=4), range(1, 12))
     assert fewest_workers(timelines) == 4
     assert timelines[11].batches_per_s(warmup_steps=11) == pytest.approx(2, rel=0.01)
@@ -274,7 +274,7 @@ def test_drawn_times_have_their_mean_and_variation(cv: float, seed: int) -> None
     assert drawn.std() / drawn.mean() == pytest.approx(cv, rel=0.15)
 
 
-def test_measured_times_are_drawn_from() -> None:
+def test_times_can_be_drawn_from_measured_ones() -> None:
     times = Times.measured([1.0, 2.0, 6.0])
     draws = times.draws(np.random.default_rng(0))
     assert {next(draws) for _ in range(200)} == {1.0, 2.0, 6.0}
@@ -303,7 +303,7 @@ def test_measured_times_are_drawn_from() -> None:
         (lambda: simulate(seven(1.0), seconds=1, seed=-1), "seed: expected a whole number from 0"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(make: object, message: str) -> None:
+def test_invalid_options_are_refused_by_name(make: object, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         make()  # type: ignore[operator]
     assert str(refused.value).startswith(message)
@@ -333,7 +333,7 @@ def test_json_is_one_object_with_the_whole_timeline(run: Run) -> None:
     assert (found["batches"], found["utilisation"], found["stops_every"]) == (98, pytest.approx(98 / 300), 7)
 
 
-def test_the_documentation_names_every_value_of_the_json_and_shows_what_is_printed(run: Run) -> None:
+def test_the_documentation_names_every_value_of_the_json_and_shows_the_output(run: Run) -> None:
     found = json.loads(run("--json", "--sweep", 2, "--then-workers", 8).out)
     page = (ROOT / "docs" / "simulate.md").read_text("utf-8")
     assert [name for name in found if f"`{name}`" not in page] == []
@@ -368,7 +368,7 @@ def test_a_sweep_says_how_many_workers_are_enough(run: Run) -> None:
     assert run("--sweep", 9).out.endswith("9 workers: the fastest of these; more may be faster still.\n")
 
 
-def test_a_page_is_written_where_it_can_be(run: Run, tmp_path: Path) -> None:
+def test_a_page_is_written_if_possible(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     ran = run("-o", page)
     assert ran.code == 0
@@ -395,11 +395,11 @@ def test_a_page_is_written_where_it_can_be(run: Run, tmp_path: Path) -> None:
         (Pipeline(Times(0.1), Times(0.1), 8, copy=Times(0.05)), "Copying is the bottleneck: training works 6"),
     ],
 )
-def test_the_verdict_says_what_holds_training_up(pipeline: Pipeline, said: str) -> None:
+def test_the_verdict_names_the_bottleneck(pipeline: Pipeline, said: str) -> None:
     assert said in verdict(simulate(pipeline, seconds=60))
 
 
-def test_images_are_told_where_the_batch_is_known() -> None:
+def test_images_are_reported_if_the_batch_size_is_known() -> None:
     variant = PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=50), 64)
     assert "images/s" in facts(variant)["done"]
     assert "images/s" not in simulation_text([PictureVariant("a", variant.timeline)])
@@ -420,7 +420,7 @@ def test_images_are_told_where_the_batch_is_known() -> None:
         ([Pipeline(Times(60.0), Times(0.1), 7)], "Training gets no batch in this time"),
     ],
 )
-def test_a_page_has_the_result_for_its_title_and_refers_to_nothing_outside(
+def test_a_page_has_the_result_as_its_title_and_refers_to_nothing_outside(
     pipelines: list[Pipeline], title: str
 ) -> None:
     page, again = (

@@ -1,4 +1,4 @@
-"""The animation, in a browser: it plays, pauses and steps, and tells the numbers of the JSON."""
+"""The animation in a browser: it plays, pauses and steps, and shows the numbers of the JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Watch = Callable[..., Watched]
 
 
 class Picture:
-    """A page with a picture, and what somebody at it sees and does."""
+    """A page with a picture, and the actions and observations of a user."""
 
     def __init__(self, watched: Watched) -> None:
         self.page = watched.page
@@ -33,7 +33,7 @@ class Picture:
         return self.page.locator(f".variant >> nth={variant} >> {of}").inner_text()
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Advance the page's clock."""
         self.page.clock.run_for(seconds * 1000)
 
     def press(self, *keys: str) -> None:
@@ -54,7 +54,7 @@ def show(watch: Watch, tmp_path: Path) -> Callable[..., Picture]:
 Show = Callable[..., Picture]
 
 
-def test_it_stands_still_until_it_is_played_at_the_speed_that_was_chosen_pauses_and_ends(show: Show) -> None:
+def test_it_starts_paused_plays_at_the_chosen_speed_pauses_and_ends(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     begin = seen.at
     seen.run(1)
@@ -62,7 +62,7 @@ def test_it_stands_still_until_it_is_played_at_the_speed_that_was_chosen_pauses_
     seen.page.get_by_role("button", name="Play").click()
     seen.run(1)
     played = seen.at
-    assert played - begin == pytest.approx(1, abs=0.3)  # of the page's own clock: the speed is 1 × here
+    assert played - begin == pytest.approx(1, abs=0.3)  # of the page's own clock: the default speed is 1 ×
     seen.page.get_by_role("button", name="Pause").click()
     seen.run(1)
     assert seen.at == played
@@ -76,7 +76,7 @@ def test_it_stands_still_until_it_is_played_at_the_speed_that_was_chosen_pauses_
     assert seen.page.get_by_role("button", name="Play").is_visible()
 
 
-def test_it_begins_in_a_wait_while_all_variants_run_or_a_quarter_of_the_way(show: Show) -> None:
+def test_it_starts_in_a_wait_of_all_variants_or_after_a_quarter(show: Show) -> None:
     quick = simulate(replace(SEVEN, load=Times(0.3)), batches=90)
     seen = show(simulate(SEVEN, batches=90), quick)
     assert 0 < seen.at < quick.seconds
@@ -87,9 +87,9 @@ def test_it_begins_in_a_wait_while_all_variants_run_or_a_quarter_of_the_way(show
 
 
 @pytest.mark.slow
-def test_it_works_by_keyboard_and_every_control_can_be_reached_and_named(show: Show) -> None:
+def test_it_works_by_keyboard_and_every_control_is_reachable_and_labelled(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
-    # Loaders are done, and training takes the first batch; then that is done.
+    # Loaders are done, and training takes the first batch; then that batch is done.
     for keys, at in (("Home ArrowRight", 2.0), ("ArrowRight", 2.1), ("ArrowLeft ArrowLeft", 0), ("End", 30)):
         seen.press(*keys.split())
         assert seen.at == at
@@ -124,9 +124,7 @@ PIPELINES = {
 
 @pytest.mark.parametrize("seconds", [7.3, None], ids=["time is up", "batches are done"])
 @pytest.mark.parametrize("name", ["copies", *(pytest.param(name, marks=pytest.mark.slow) for name in PIPELINES)])
-def test_at_any_event_and_the_end_its_numbers_are_those_of_the_json(
-    show: Show, name: str, seconds: float | None
-) -> None:
+def test_at_any_event_and_the_end_its_numbers_equal_the_json(show: Show, name: str, seconds: float | None) -> None:
     pipeline = PIPELINES[name]
     timeline = simulate(pipeline, seconds=seconds, batches=None if seconds else 25)
     seen = show(timeline)
@@ -149,7 +147,7 @@ def test_at_any_event_and_the_end_its_numbers_are_those_of_the_json(
         assert seen.text(".queued").startswith("no" if count == 0 else f"{count} finished batch")
 
 
-def test_loaders_fill_and_training_says_what_it_waits_for(show: Show) -> None:
+def test_loaders_fill_and_training_names_what_it_waits_for(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     seen.page.get_by_role("slider").fill("1")
     assert seen.text(".loaders li >> nth=6") == "7\nbatch 7\n50%"
@@ -159,7 +157,7 @@ def test_loaders_fill_and_training_says_what_it_waits_for(show: Show) -> None:
     assert seen.text(".queued") == "6 finished batches"
 
 
-def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
+def test_batches_out_of_turn_visibly_wait(show: Show) -> None:
     seen = show(simulate(Pipeline(Times.measured([0.1, 5.0]), Times(0.01), workers=3), batches=30, seed=3))
     texts = []
     seen.press("Home")
@@ -174,7 +172,7 @@ def test_batches_out_of_turn_are_seen_to_wait(show: Show) -> None:
     pytest.fail("\n".join(texts))
 
 
-def test_two_variants_have_one_clock_and_each_its_numbers(show: Show) -> None:
+def test_two_variants_share_a_clock_and_have_separate_numbers(show: Show) -> None:
     before = simulate(replace(SEVEN, workers=4), batches=40)
     after = simulate(replace(SEVEN, workers=4, load=Times(0.3)), batches=40)
     seen = show(before, after, batch=64)
@@ -191,14 +189,14 @@ def test_two_variants_have_one_clock_and_each_its_numbers(show: Show) -> None:
 HOSTILE_TITLE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}<!--"
 
 
-def test_a_hostile_title_is_text(show: Show) -> None:
+def test_a_hostile_title_is_shown_as_text(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=3), title=HOSTILE_TITLE)
     assert seen.text("h3") == HOSTILE_TITLE
     seen.press("End")
     assert seen.number("batches") == 7
 
 
-def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: Path) -> None:
+def test_a_foreign_script_does_not_run(watch: Watch, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     html = simulation_html([PictureVariant("a pipeline", simulate(SEVEN, seconds=3))])
     page.write_text(html.replace("<h1>", "<script>document.title = 'harm'</script><h1>"), "utf-8")
@@ -209,7 +207,7 @@ def test_a_script_that_is_not_the_pictures_does_not_run(watch: Watch, tmp_path: 
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-def test_it_fits_into_the_window_and_can_be_read(show: Show, width: int, scheme: str) -> None:
+def test_it_fits_into_the_window_and_is_readable(show: Show, width: int, scheme: str) -> None:
     timelines = [simulate(SEVEN, seconds=30)] * 2
     seen = show(*timelines, title="word " * 30, viewport={"width": width, "height": 844}, color_scheme=scheme)
     assert seen.page.evaluate("document.documentElement.scrollWidth") == width
@@ -220,7 +218,7 @@ def test_it_fits_into_the_window_and_can_be_read(show: Show, width: int, scheme:
         assert contrast(*colors(seen.page, selector)) >= 4.5, selector
 
 
-def test_it_prints_a_moment_that_tells_something(show: Show) -> None:
+def test_it_prints_a_telling_moment(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     seen.page.emulate_media(media="print")
     seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -229,7 +227,7 @@ def test_it_prints_a_moment_that_tells_something(show: Show) -> None:
     assert seen.page.locator(".still").inner_text().endswith(" s after the start.")
 
 
-def test_who_wants_less_motion_sees_stills(show: Show) -> None:
+def test_reduced_motion_shows_stills(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30), reduced_motion="reduce")
     seen.page.get_by_role("button", name="Play").click()
     moments = set()
@@ -239,7 +237,7 @@ def test_who_wants_less_motion_sees_stills(show: Show) -> None:
     assert 2 <= len(moments) <= 6
 
 
-def test_of_a_long_timeline_the_beginning_is_embedded(show: Show) -> None:
+def test_only_the_beginning_of_a_long_timeline_is_embedded(show: Show) -> None:
     timeline = simulate(replace(SEVEN, load=Times(0.35, 0.3)), seconds=600)
     assert all(len(picture([PictureVariant("long", timeline)] * count)) < 300_000 for count in (1, 2))
     seen = show(timeline)

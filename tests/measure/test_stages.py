@@ -1,4 +1,4 @@
-"""The formulas of a benchmark: shares that sum up, bounds, break-even, and what is said about them."""
+"""Formulas of a benchmark: shares that sum up, bounds, break-even, and their text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shares(stages: Stages) -> list[float]:
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
-def test_each_stall_is_what_its_stage_takes_more_than_the_one_before(
+def test_each_stall_is_the_difference_to_the_previous_stage(
     step: float, copy: float, preparation: float, fetch: float
 ) -> None:
     stages = Stages(step, step + copy, step + copy + preparation, step + copy + preparation + fetch)
@@ -31,7 +31,7 @@ def test_each_stall_is_what_its_stage_takes_more_than_the_one_before(
     assert stages.disagreement == 0
 
 
-def test_a_faster_stage_that_does_more_counts_as_equal_and_is_owned_up_to() -> None:
+def test_a_faster_stage_that_does_more_counts_as_equal_and_is_reported() -> None:
     stages = Stages(resident_s=1.0, copied_s=0.9, warm_s=2.0)
     assert shares(stages) == [0.5, 0, 0.5, 0]
     assert stages.disagreement == pytest.approx(0.05)
@@ -48,7 +48,7 @@ def test_after_the_break_even_both_ways_have_taken_the_same_time(build: float, b
 
 
 @given(st.lists(SECONDS, min_size=1, max_size=50), st.integers(1, 100))
-def test_a_percentile_is_that_of_numpy(seconds: list[float], percent: int) -> None:
+def test_a_percentile_equals_numpys(seconds: list[float], percent: int) -> None:
     assert percentile(seconds, percent) == np.percentile(seconds, percent, method="inverted_cdf")
 
 
@@ -64,7 +64,7 @@ def test_the_bottleneck_follows_from_the_utilisation(utilisation: float, expecte
     ("share", "words", "bound"),
     [(0.97, "Compute is the bottleneck", "1.03"), (0.91, "Loading and compute are balanced", "1.10")],
 )
-def test_a_bottleneck_is_said_with_the_bound_and_where_that_comes_from(share: float, words: str, bound: str) -> None:
+def test_a_bottleneck_is_reported_with_the_bound_and_its_source(share: float, words: str, bound: str) -> None:
     said = verdict(Stages(0.1, 0.1, 0.1 / share), 64)
     assert said.startswith(f"{words}: the training step is busy {share:.0%} of the time. ")
     assert f"at most {bound} times as fast" in said and "100 ms, 640 images/s" in said

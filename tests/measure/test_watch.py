@@ -1,4 +1,4 @@
-"""Scripts that run unchanged while the loaders that they iterate are timed."""
+"""Unchanged scripts, whose loaders are timed while they run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
 
 
-def test_a_script_runs_as_by_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_runs_as_under_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = write(tmp_path, TRAINS)
     subprocess.run([sys.executable, script, "--lr", "0.1"], check=True)
     plain = capfd.readouterr().out
@@ -98,7 +98,7 @@ def test_a_script_runs_as_by_python(tmp_path: Path, capfd: pytest.CaptureFixture
         ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
     ],
 )
-def test_its_exit_code_and_errors_are_its_own(
+def test_its_exit_code_and_errors_are_unchanged(
     end: str, code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found, seen = run(write(tmp_path, f"{LOADER}\nnext(iter(loader))\n{end}\n"))
@@ -108,7 +108,7 @@ def test_its_exit_code_and_errors_are_its_own(
     assert "runpy" not in shown and "watch.py" not in shown
 
 
-def test_a_script_that_cannot_be_parsed_is_shown_as_by_python(
+def test_a_script_that_cannot_be_parsed_is_reported_as_python_does(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = write(tmp_path, "def train(:\n    pass\n")
@@ -130,14 +130,14 @@ for batch in DataLoader(range(40), 2): pass
 
 
 @pytest.mark.slow
-def test_a_script_sets_the_environment_of_libraries_before_they_are_imported(tmp_path: Path) -> None:
+def test_a_script_can_set_the_environment_of_libraries_before_they_are_imported(tmp_path: Path) -> None:
     ran = diagnosed(sys.executable, write(tmp_path, IMPORTS))
     assert (ran.returncode, ran.stdout) == (0, "[]\n1\n")
     assert "DataLoader over range with 40 samples, 0 workers:" in ran.stderr
 
 
 class Strange(Slow):
-    """A dataset, or a batch, whose length is nobody's business."""
+    """A dataset, or a batch, with an unusable length."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -164,17 +164,17 @@ def test_there_is_one_interim_verdict_after_many_batches() -> None:
     assert told == [101]
 
 
-def test_a_script_without_a_loader_is_said_to_have_none(
+def test_a_script_without_a_loader_is_reported(
     tmp_path: Path, presize: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     ran = presize("diagnose", write(tmp_path, "print('done')"), "--json", "-o", "mine")
-    assert (ran.code, ran.out) == (0, "done\n"), "what follows the script is the script's"
+    assert (ran.code, ran.out) == (0, "done\n"), "arguments after the script belong to the script"
     assert "No DataLoader or Loader was iterated" in ran.err
     assert presize("diagnose", "-o", "page.html", tmp_path / "train.py").code == 2
 
 
-def test_loaders_are_as_before_afterwards() -> None:
+def test_loaders_are_restored_afterwards() -> None:
     base = type(iter(DataLoader(Slow()))).__base__
     before = [DataLoader.__iter__, Loader.__iter__, dict(vars(base))]
     with Watch():
@@ -183,7 +183,7 @@ def test_loaders_are_as_before_afterwards() -> None:
     assert dict(vars(base)) == before[2]
 
 
-def test_an_epoch_within_an_epoch_is_not_the_step_of_the_outer_one() -> None:
+def test_an_inner_epoch_is_not_the_step_of_the_outer_one() -> None:
     train, validation = DataLoader(TensorDataset(torch.zeros(20)), 1), DataLoader(Slow(), 4)
     with Watch() as watch:
         for number, _ in enumerate(train):
@@ -202,7 +202,7 @@ def test_loaders_that_are_read_together_count_each_other_as_work() -> None:
     assert all(0.3 < seen.known()["wait"] < 0.8 for seen in watch.watched())
 
 
-def test_workers_and_an_epoch_that_is_left_early_are_seen() -> None:
+def test_workers_and_an_epoch_left_early_are_noticed() -> None:
     loader = DataLoader(Slow(), 4, num_workers=1)
     with Watch() as watch:
         for _ in range(2):
@@ -214,7 +214,7 @@ def test_workers_and_an_epoch_that_is_left_early_are_seen() -> None:
     assert watched_text([seen.known()]).endswith("8 batches: too few for a verdict.")
 
 
-def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> None:
+def test_a_loader_of_presize_is_watched_and_yields_the_same(tmp_path: Path) -> None:
     make_samples(tmp_path / "raw", SampleOptions(images=24, classes=2, long_side=80))
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     dataset = LMDBDataset(tmp_path / "out", crop=RandomResizedCrop(16), decode="tensor")
@@ -238,7 +238,7 @@ def test_a_loader_of_presize_is_seen_too_and_gives_the_same(tmp_path: Path) -> N
         ("if os.fork() == 0: os.execlp('true', 'true')\nos.wait()", 0),
     ],
 )
-def test_what_was_seen_is_said_once_however_the_script_or_a_forked_child_ends(
+def test_the_result_is_printed_once_however_the_script_or_a_forked_child_ends(
     end: str, code: int, tmp_path: Path
 ) -> None:
     ran = diagnosed(sys.executable, write(tmp_path, f"{LOADER}\nimport os\nfor _ in loader: pass\n{end}\n"))
@@ -247,7 +247,7 @@ def test_what_was_seen_is_said_once_however_the_script_or_a_forked_child_ends(
 
 
 @pytest.mark.slow
-def test_ranks_hand_over_what_they_found_and_the_first_one_tells(tmp_path: Path) -> None:
+def test_ranks_pass_on_their_results_and_the_first_one_prints_them(tmp_path: Path) -> None:
     script = write(tmp_path, f"{LOADER}\nfor _ in loader: pass\n")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     ran = diagnosed(*torchrun, script)
@@ -287,12 +287,12 @@ def watched(
         (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0,)), "81% of the time passes before the first batch"),
     ],
 )
-def test_what_to_try_follows_from_what_was_seen(seen: Watched, said: str) -> None:
+def test_the_advice_follows_from_the_measurements(seen: Watched, said: str) -> None:
     assert said in watched_text([seen.known()])
     assert any(said in sentence for sentence in seen.known()["sentences"])
 
 
-def test_a_loader_that_keeps_up_gets_no_advice_and_a_gpu_that_was_busy_meanwhile_was_not_kept_waiting() -> None:
+def test_a_fast_loader_gets_no_advice_and_a_busy_gpu_was_not_starved() -> None:
     text = watched_text([watched([0.0001] * 100, [0.03] * 100, starts_s=(0.01,)).known()])
     assert "Compute is the bottleneck: training waits 1% of the time for batches." in text
     assert "Try" not in text

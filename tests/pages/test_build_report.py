@@ -1,4 +1,4 @@
-"""report.html: what it tells of a build, that it is the same every time, and that no name in it can do harm."""
+"""report.html: its content, that it is reproducible, and that no name in it can do harm."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def page_of(out: Path) -> str:
 def report_of(
     source: Path, out: Path, options: BuildOptions = SMALL, run: RunOptions = REPORTED, **settings: Any
 ) -> str:
-    """The page of a build of `source` into `out`."""
+    """Build `source` into `out`, and return its page."""
     build_dataset(source, out, options, run, **settings)
     return page_of(out)
 
 
 def counts(page: str) -> dict[str, int]:
-    """The lines of "Conversions": what, and how many images."""
+    """Return the lines of "Conversions": the conversion, and the number of images."""
     lines = re.findall(r'<th scope="row">([^<]*)</th><td class="n"><span[^>]*></span>([\d,]+)</td>', page)
     return {unescape(what): int(count.replace(",", "")) for what, count in lines}
 
@@ -68,14 +68,14 @@ AT_48 = BuildOptions(ImageOptions(sizes=(Size(48, 48),)))
 
 @pytest.fixture(scope="module")
 def mangled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The mangled set, built at 48 px; read only."""
+    """Build the mangled set at 48 px; read only."""
     place = tmp_path_factory.mktemp("mangled")
     write_mangled(place / "raw")
     build_dataset(place / "raw", place / "out", AT_48, REPORTED)
     return place / "out"
 
 
-# What it tells
+# Content
 
 
 def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
@@ -104,15 +104,15 @@ def test_it_counts_every_conversion_of_a_mangled_set(mangled: Path) -> None:
     }
 
 
-def test_rejects_stand_in_it_with_their_reasons(mangled: Path) -> None:
+def test_rejects_are_listed_with_their_reasons(mangled: Path) -> None:
     page = page_of(mangled)
     assert "3 image files could not be stored" in page
     told = ("cut.jpg", "broken JPEG: ", "empty.png", "the file is empty", "an HTML page, not an image", "notes.txt")
     assert [words for words in told if words not in page] == []
-    assert "3 images could not be stored" in page, "it is said first"
+    assert "3 images could not be stored" in page, "it comes first"
 
 
-def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_order_of_paths() -> None:
+def test_the_most_frequent_reasons_come_first_and_equally_frequent_ones_in_the_order_of_paths() -> None:
     reasons = ["once", *["often"] * 9, *(f"twice {number}" for number in range(40)), *["twice 7", "twice 39"]]
     rejects = Rejects.of(Reject(f"{number:02d}", "ImageError", reason) for number, reason in enumerate(reasons))
     found = reject_groups(rejects, np.flip(rejects.order()))
@@ -124,7 +124,7 @@ def test_the_most_frequent_reasons_stand_first_and_those_as_frequent_in_the_orde
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """6 images in two classes, to be changed at will."""
+    """Create 6 images in two classes, to be modified."""
     for i in range(6):
         save_image(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", seed=i)
     return tmp_path / "photos"
@@ -137,7 +137,7 @@ def test_a_build_without_rejects_has_no_warnings(photos: Path, tmp_path: Path) -
     assert "JPEG quality of the sources" not in page, "they are PNGs"
 
 
-def test_files_beside_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
+def test_files_next_to_the_classes_are_counted_first(photos: Path, tmp_path: Path) -> None:
     for i in range(3):
         save_image(photos / f"stray {i}.png")
     with pytest.warns(PresizeWarning, match="3 images outside them"):
@@ -156,9 +156,9 @@ def saved_jpegs(folder: Path, quality: int) -> Path:
     return folder
 
 
-def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to_save(tmp_path: Path) -> None:
+def test_a_smaller_quality_is_named_with_its_measured_saving(tmp_path: Path) -> None:
     raw = saved_jpegs(tmp_path / "raw", 75)
-    for number in range(2):  # which stay as they are
+    for number in range(2):  # stored unchanged
         save_image(raw / f"small {number}.jpg", 40, 40, seed=number, quality=60)
     page = report_of(raw, tmp_path / "out")
     found = re.search(
@@ -172,7 +172,7 @@ def test_a_quality_that_stores_fewer_bytes_is_named_with_what_it_was_measured_to
     assert "--quality" not in report_of(saved_jpegs(tmp_path / "high", 95), tmp_path / "of high")
 
 
-def test_a_build_that_saves_nothing_says_so(tmp_path: Path) -> None:
+def test_a_build_without_saving_says_so(tmp_path: Path) -> None:
     for number in range(3):
         save_image(tmp_path / "raw" / f"{number}.jpg", 40, 40, seed=number, quality=60)
     page = report_of(tmp_path / "raw", tmp_path / "out")
@@ -182,7 +182,9 @@ def test_a_build_that_saves_nothing_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_its_charts_and_their_keys_can_be_told_apart(scheme: str, watch: Callable[..., Watched], mangled: Path) -> None:
+def test_its_charts_and_their_legends_are_distinguishable(
+    scheme: str, watch: Callable[..., Watched], mangled: Path
+) -> None:
     page = watch(mangled / "report.html", color_scheme=scheme).page
     marks = {number: colors(page, f".chart rect.s{number}", "fill") for number in (0, 1)}
     assert all(contrast(*mark) >= 3 for mark in marks.values())
@@ -222,7 +224,7 @@ def test_a_pair_of_images_opens_and_closes_by_mouse_and_keyboard(
         assert size() == expected
 
 
-def test_jpegs_stored_as_they_were_are_counted_as_that_alone_and_identical(tmp_path: Path) -> None:
+def test_jpegs_stored_unchanged_are_counted_only_as_that_and_identical(tmp_path: Path) -> None:
     for name, side in (("small", 40), ("large", 100)):
         save_image(tmp_path / "raw" / f"{name}.jpg", side, side, quality=60)
     page = report_of(tmp_path / "raw", tmp_path / "out")
@@ -252,7 +254,7 @@ def test_every_way_to_store_is_compared(fit: str, format: str, color: str, mangl
 
 
 def after_all_shards(disturb: Callable[[], object]) -> Callable[[ShardDone], None]:
-    """An on_shard that disturbs a build of photos between its last shard and its report."""
+    """Return an on_shard that disturbs a build of photos between its last shard and its report."""
 
     def on_shard(done: ShardDone) -> None:
         if done.number == 2:
@@ -261,14 +263,14 @@ def after_all_shards(disturb: Callable[[], object]) -> Callable[[ShardDone], Non
     return on_shard
 
 
-def test_a_source_that_went_away_is_told_and_stops_nothing(photos: Path, tmp_path: Path) -> None:
+def test_a_partly_missing_source_is_reported_and_stops_nothing(photos: Path, tmp_path: Path) -> None:
     page = report_of(photos, tmp_path / "out", on_shard=after_all_shards((photos / "a" / "0.png").unlink))
     assert "6 images stored, 1 warning" in page
     assert "1 image could not be compared" in page
     assert "cannot be read: No such file" in page
 
 
-def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photos: Path, tmp_path: Path) -> None:
+def test_a_missing_source_stops_the_build_which_resumes(photos: Path, tmp_path: Path) -> None:
     gone = after_all_shards(lambda: photos.rename(tmp_path / "gone"))
     with pytest.raises(BuildError, match=r"^cannot read '.*' in .* again for report\.html: No such file .*; run again"):
         build_dataset(photos, tmp_path / "out", SMALL, REPORTED, on_shard=gone)
@@ -278,10 +280,10 @@ def test_a_source_that_went_away_altogether_stops_the_build_and_it_resumes(photo
     assert files(tmp_path / "out") == files(tmp_path / "undisturbed")
 
 
-def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_and_a_rerun_is_identical(
+def test_a_source_that_stays_unreadable_stops_the_build_and_a_rerun_is_identical(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: Counter[str] = Counter()  # how often a photo still fails to be opened
+    failures: Counter[str] = Counter()  # remaining failures to open a photo
 
     def fail(path: str, flags: int) -> int:
         if failures[path] > 0:
@@ -304,7 +306,7 @@ def test_a_source_that_cannot_be_read_again_stops_the_build_unless_for_a_moment_
     assert files(tmp_path / "out") == files(tmp_path / "moment") == files(tmp_path / "undisturbed")
 
 
-def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> None:
+def test_damaged_records_are_reported(photos: Path, tmp_path: Path) -> None:
     def damage() -> None:
         for staged in (tmp_path / "out").rglob("*.tmp"):
             staged.write_bytes(bytes(staged.stat().st_size))
@@ -313,7 +315,7 @@ def test_what_is_stored_and_damaged_is_told(photos: Path, tmp_path: Path) -> Non
     assert "the stored image is damaged: " in page
 
 
-def test_a_source_too_large_to_compare_is_left_out(
+def test_a_source_too_large_to_compare_is_skipped(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparison, "MOST_PIXELS_EACH", 1000)
@@ -327,10 +329,10 @@ def test_a_column_of_a_label_table_may_have_any_name(photos: Path, tmp_path: Pat
     assert "2 images stored" in report_of(photos, tmp_path / "out", samples=samples)
 
 
-# The page itself
+# The page
 
 
-def test_it_is_well_formed_and_needs_nothing_from_elsewhere(mangled: Path) -> None:
+def test_it_is_well_formed_and_self_contained(mangled: Path) -> None:
     page = page_of(mangled)
     found = parsed(page)
     links = [value for name, value in found.attributes if name in ("src", "href", "srcset", "data", "action")]
@@ -340,7 +342,7 @@ def test_it_is_well_formed_and_needs_nothing_from_elsewhere(mangled: Path) -> No
     assert "://" not in page and "@import" not in page and "url(" not in page
 
 
-def test_every_picture_and_chart_has_words_and_it_stays_small(mangled: Path) -> None:
+def test_every_picture_and_chart_has_a_text_and_it_stays_small(mangled: Path) -> None:
     page = page_of(mangled)
     for tag, words, number in (("svg", r'role="img" aria-label', 6), ("img", "alt", 2 * 16 + 3 * 3)):
         found = re.findall(rf'<{tag} [^>]*{words}="[^"]+: [^"]+"', page)
@@ -348,9 +350,9 @@ def test_every_picture_and_chart_has_words_and_it_stays_small(mangled: Path) -> 
     assert len(page) < 500_000
 
 
-def test_no_name_can_do_anything(tmp_path: Path) -> None:
+def test_no_name_can_do_harm(tmp_path: Path) -> None:
     def page_of_names(name: str, names: list[str]) -> str:
-        """The page of a build of images, and of broken ones, with these names."""
+        """Return the page of a build of images and broken ones with these names."""
         folder = tmp_path / name / "<script>alert(1)<"
         folder.mkdir(parents=True)
         for each in names:
@@ -363,18 +365,18 @@ def test_no_name_can_do_anything(tmp_path: Path) -> None:
     assert set(found.tags) == set(parsed(page_of_names("plain", ["0.jpg", "1.jpg", "2.jpg"])).tags)
     assert not [name for name, _ in found.attributes if name.startswith("on")]
     text = "".join(found.text)
-    assert "<script>alert(1)</script>.jpg" in text, "as text, all of it is there"
+    assert "<script>alert(1)</script>.jpg" in text, "all of it is present as text"
     assert "{{ 7 * 7 }}" in text and "\\u202egpj" in text and "\\xff<i>.png" in text
     assert "\u202e" not in page and "\x1b" not in page
 
 
-def test_it_tells_nothing_of_where_and_when_it_was_made(mangled: Path, tmp_path: Path) -> None:
+def test_it_does_not_reveal_where_and_when_it_was_made(mangled: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(mangled.parent / "raw", tmp_path / "elsewhere" / "raw"))
     assert report_of(copy, tmp_path / "deeper" / "out", AT_48) == page_of(mangled)
     assert str(mangled.parent) not in page_of(mangled)
 
 
-# Among the files of a dataset
+# The report as a file of the dataset
 
 
 def test_no_report_writes_none_and_changes_nothing_else(photos: Path, tmp_path: Path) -> None:
@@ -422,11 +424,11 @@ def test_a_built_shard_can_be_opened_by_others_in_this_process(photos: Path, tmp
         assert env.stat()["entries"] > 0
 
 
-# Which images are compared
+# Choice of images to compare
 
 
 @given(count=st.integers(1, 3000), seed=st.integers(0, 2**32))
-def test_so_many_images_are_chosen_and_no_larger_ones_than_allowed(count: int, seed: int) -> None:
+def test_the_requested_number_of_images_is_chosen_and_none_larger_than_allowed(count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     samples = np.sort(rng.choice(10**6, count, replace=False))
     pixels = rng.integers(1, rng.choice((1000, 10**7, 10**8)), count)
@@ -449,7 +451,7 @@ def test_so_many_images_are_chosen_and_no_larger_ones_than_allowed(count: int, s
         st.integers(0, 100), *[st.booleans()] * 6,
     )
 )  # fmt: skip
-def test_packed_facts_are_unpacked_as_they_were(facts: Facts) -> None:
+def test_packed_facts_are_unpacked_unchanged(facts: Facts) -> None:
     packed = np.array([facts.pack()], np.uint32)
     names = {"kind": KINDS, "colors": COLORS, "process": PROCESSES}
     for name, value in facts._asdict().items():
@@ -459,7 +461,7 @@ def test_packed_facts_are_unpacked_as_they_were(facts: Facts) -> None:
     assert Facts(orientation=0).pack() == 0, "nothing is known"
 
 
-def test_the_index_tells_what_each_source_was(mangled: Path) -> None:
+def test_the_index_records_the_facts_of_each_source(mangled: Path) -> None:
     data = Dataset(mangled)
     facts = dict(zip(data.column("path").to_pylist(), data.numbers("source_facts").tolist(), strict=True))
     assert facts["turned.jpg"] == Facts("jpeg", "RGB", 6, "baseline", 75).pack()
@@ -475,7 +477,7 @@ NUMBERS = st.lists(st.integers(1, 10**9), min_size=1, max_size=50).map(np.array)
 
 
 @given(NUMBERS, NUMBERS)
-def test_each_number_stands_in_one_bar(first: np.ndarray, second: np.ndarray) -> None:
+def test_each_number_is_in_one_bar(first: np.ndarray, second: np.ndarray) -> None:
     series = {"before": first, "after": second}
     for chart in (charts.logarithmic("t", " px", series), charts.linear("t", "", series, 1)):
         for number, (name, values) in enumerate(series.items()):
@@ -487,7 +489,7 @@ def test_each_number_stands_in_one_bar(first: np.ndarray, second: np.ndarray) ->
         assert all(0 <= at <= 100 for at, _ in chart.ticks)
 
 
-def test_a_bar_stands_where_its_numbers_are() -> None:
+def test_a_bar_is_at_the_position_of_its_numbers() -> None:
     chart = charts.linear("t", "", {"all": np.array([*range(12), 10, 19, 19])}, 1)
     found = {bar.x: bar.label for bar in chart.bars}
     assert len(found) == 13
@@ -499,7 +501,7 @@ def test_a_bar_stands_where_its_numbers_are() -> None:
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image each: a JPEG, 16 bits, and with transparency."""
+    """Build an image each: a JPEG, one of 16 bits, and one with transparency."""
     folder = tmp_path_factory.mktemp("raw")
     photo = smooth_image(90, 120)
     alpha = np.repeat(np.linspace(255, 0, 120).round().astype(np.uint8)[np.newaxis], 90, axis=0)
@@ -522,7 +524,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) and "format" in value else None,
 )
-def test_what_is_stored_is_compared_with_an_exact_resize(
+def test_stored_images_are_compared_with_an_exact_resize(
     deep: Path, options: dict[str, Any], warnings: int, done: dict[str, str], tmp_path: Path
 ) -> None:
     image = ImageOptions(**{"sizes": (Size(40, 40),), "resize_backend": "pillow", **options})

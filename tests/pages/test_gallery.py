@@ -1,4 +1,4 @@
-"""Pages of a dataset: what stands in them, how many samples they read, and what hostile names do to them."""
+"""Pages of a dataset: their content, the number of samples that they read, and hostile names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_page_shows_the_samples_that_match(opened: ViewedDataset) -> None:
     assert [path in page for path in paths] == [path.startswith("0-") for path in paths]
 
 
-def test_a_page_decodes_its_own_samples_alone(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_decodes_only_its_own_samples(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = shutil.copytree(dataset, tmp_path / "out")
     repeat_samples(out, 100)
     opened = ViewedDataset.of(out)
@@ -63,7 +63,7 @@ def test_pages_follow_each_other_without_gaps(total: int, page: int, first: int,
     assert (pager.first, pager.last, pager.total) == (first, last, total)
 
 
-def test_the_names_of_many_classes_are_typed(opened: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_classes_have_a_text_field(opened: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed(gallery_page(opened, Filters())).tags["option"] == 1 + 3
     monkeypatch.setattr("presize.pages.gallery.MOST_CHOICES", 2)
     found = parsed(gallery_page(opened, Filters(label="0-red-disc")))
@@ -71,7 +71,7 @@ def test_the_names_of_many_classes_are_typed(opened: ViewedDataset, monkeypatch:
     assert ("placeholder", "all classes") in found.attributes
 
 
-def test_splits_are_chosen_by_name(raw: Path, tmp_path: Path) -> None:
+def test_splits_can_be_chosen_by_name(raw: Path, tmp_path: Path) -> None:
     photos = [path.relative_to(raw).as_posix() for path in sorted(raw.glob("0-*/*.jpg"))[:3]]
     table = zip(photos, ("train", "val", "train"), strict=True)
     (tmp_path / "table.csv").write_text("path,split\n" + "".join(f"{path},{split}\n" for path, split in table))
@@ -81,7 +81,7 @@ def test_splits_are_chosen_by_name(raw: Path, tmp_path: Path) -> None:
     assert "val (1)" in page
 
 
-def test_where_nothing_matches_the_page_says_so(opened: ViewedDataset) -> None:
+def test_a_page_without_matches_says_so(opened: ViewedDataset) -> None:
     none = Filters(text="no such")
     for page in (gallery_page(opened, none), view_dataset(opened.root, filters=none)):
         assert "Nothing matches." in page
@@ -89,7 +89,7 @@ def test_where_nothing_matches_the_page_says_so(opened: ViewedDataset) -> None:
 
 
 @pytest.mark.parametrize(("reason", "count"), [("", 4), ("the file is empty", 1)])
-def test_rejects_stand_with_their_reasons(reason: str, count: int, opened: ViewedDataset) -> None:
+def test_rejects_are_listed_with_their_reasons_on_a_page(reason: str, count: int, opened: ViewedDataset) -> None:
     page = gallery_page(opened, Filters(show="rejects", reason=reason))
     assert parsed(page).tags["tr"] == 1 + count
     assert "the file is empty" in page
@@ -105,7 +105,7 @@ def test_a_sample_has_a_page_with_all_of_its_columns(raw: Path, tmp_path: Path) 
     assert 'href="?"' in page, "there is a way back"
 
 
-def test_a_page_of_its_own_has_no_links_and_spreads_its_samples(opened: ViewedDataset) -> None:
+def test_a_standalone_page_has_no_links_and_spreads_its_samples(opened: ViewedDataset) -> None:
     found = parsed(view_dataset(opened.root, images=3))
     assert (found.tags["a"], found.tags["form"], found.tags["img"]) == (0, 0, 3)
     alts = [value for name, value in found.attributes if name == "alt"]
@@ -113,7 +113,7 @@ def test_a_page_of_its_own_has_no_links_and_spreads_its_samples(opened: ViewedDa
     assert view_dataset(opened.root, images=3) == view_dataset(opened.root, images=3)
 
 
-def test_hostile_names_and_filters_are_texts_and_nothing_is_asked_for_from_elsewhere(tmp_path: Path) -> None:
+def test_hostile_names_and_filters_are_text_and_nothing_is_requested_from_elsewhere(tmp_path: Path) -> None:
     for name in HOSTILE:
         place = tmp_path / "raw" / "<img src=x>" / name.removesuffix(".jpg").replace("/", "_")
         save_image(place, 40, 40, format="JPEG")
@@ -139,7 +139,7 @@ def rows(opened) -> list[dict]:
     return opened.index.to_pylist()
 
 
-def test_a_label_that_is_no_class_is_one_line_whatever_labels_are(tmp_path: Path) -> None:
+def test_an_unknown_class_is_one_line_for_any_labels(tmp_path: Path) -> None:
     make_samples(tmp_path / "raw", SampleOptions(images=4, classes=2, long_side=64))
     paths = sorted(path.relative_to(tmp_path / "raw").as_posix() for path in (tmp_path / "raw").rglob("*.jpg"))
     table = tmp_path / "labels.jsonl"
@@ -150,7 +150,7 @@ def test_a_label_that_is_no_class_is_one_line_whatever_labels_are(tmp_path: Path
 
 
 @given(text=TEXTS, label=TEXTS, page=st.integers(1, 10**9), sample=st.integers(-1, 10**9))
-def test_a_query_string_gives_back_the_filters_that_it_was_made_of(text, label, page, sample) -> None:
+def test_a_query_string_round_trips(text, label, page, sample) -> None:
     filters = Filters(text=text, label=label, page=page, sample=sample)
     assert Filters.parse(filters.query()[1:]) == filters
     assert Filters.parse("text=&label=&min_side=&max_side=") == Filters(), "a form sends empty fields"
@@ -170,7 +170,7 @@ def test_a_query_string_gives_back_the_filters_that_it_was_made_of(text, label, 
         ("&".join("text=x" for _ in range(1000)), "expected NAME=VALUE"),
     ],
 )
-def test_a_query_that_is_none_is_refused(query: str, what: str) -> None:
+def test_an_invalid_query_is_refused(query: str, what: str) -> None:
     with pytest.raises(OptionError, match=what):
         Filters.parse(query)
 
@@ -180,7 +180,7 @@ def test_samples_are_found_by_text_in_any_case_class_and_sides_inclusive(opened,
     wanted = [number for number, row in enumerate(rows) if "disc/00" in row["path"]]
     assert 0 < len(wanted) < 56
     assert matching(opened, Filters(text="DISC/00")).tolist() == wanted
-    assert len(matching(opened, Filters(text=".*"))) == 0, "it is no regular expression"
+    assert len(matching(opened, Filters(text=".*"))) == 0, "it is not a regular expression"
     name = opened.manifest.classes[1]
     assert matching(opened, Filters(label=name)).tolist() == [n for n, row in enumerate(rows) if row["label"] == 1]
     sides = [min(row["source_height"], row["source_width"]) for row in rows]
@@ -190,12 +190,12 @@ def test_samples_are_found_by_text_in_any_case_class_and_sides_inclusive(opened,
 
 
 @pytest.mark.parametrize("filters", [Filters(label="no such"), Filters(split="train"), Filters(sample=56)])
-def test_what_is_not_there_is_named(opened, filters: Filters) -> None:
+def test_unknown_filters_are_named(opened, filters: Filters) -> None:
     with pytest.raises(OptionError, match=r"no such|the dataset has no splits|below 56, got 56"):
         matching(opened, filters)
 
 
-def test_class_counts_are_those_of_the_index(opened, rows) -> None:
+def test_class_counts_equal_those_of_the_index(opened, rows) -> None:
     counts = [sum(row["label"] == number for row in rows) for number in range(3)]
     assert class_counts(opened) == list(zip(opened.manifest.classes, counts, strict=True))
 
@@ -225,7 +225,7 @@ def test_the_most_frequent_reasons_come_first() -> None:
     assert reason_counts(Rejects(), 9) == []
 
 
-def test_a_url_and_a_raw_folder_that_is_none_are_refused(dataset) -> None:
+def test_a_url_and_an_invalid_raw_folder_are_refused(dataset) -> None:
     with pytest.raises(DatasetError, match="presize fetch s3://b/OUT DIR"):
         ViewedDataset.of("s3://b/OUT")
     with pytest.raises(OptionError, match=r"raw: '/nowhere' is not a folder"):
@@ -243,7 +243,7 @@ def scenes(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> ViewedDataset
     return ViewedDataset.of(build_scenes(photos, folder), folder / "SCENES")
 
 
-def test_the_source_stands_before_what_is_stored(dataset: Path, raw: Path) -> None:
+def test_the_source_is_shown_before_the_stored_image(dataset: Path, raw: Path) -> None:
     card = card_of(ViewedDataset.of(dataset, raw), 5, 64)
     assert [one.what for one in card.pictures] == ["source", "stored"]
     before, after = (decoded(one.jpeg) for one in card.pictures)
@@ -251,7 +251,7 @@ def test_the_source_stands_before_what_is_stored(dataset: Path, raw: Path) -> No
     assert np.abs(before - after).mean() < 12, "they are the same image"
 
 
-def test_a_source_that_has_gone_is_told_in_its_place_and_without_a_raw_folder_there_is_none(
+def test_a_missing_source_is_reported_in_its_place_and_without_a_raw_folder_there_is_none(
     dataset: Path, tmp_path: Path
 ) -> None:
     assert [one.what for one in card_of(ViewedDataset.of(dataset), 0, 64).pictures] == ["stored"]
@@ -267,7 +267,7 @@ def column_changed(root: Path, name: str, values: list) -> None:
 
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
-    """A dataset in ``out`` of the one photograph in ``raw``."""
+    """Build a dataset in ``out`` of the one photograph in ``raw``."""
     save_image(tmp_path / "raw" / "photo.jpg", 40, 40)
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     return tmp_path / "out"
@@ -281,21 +281,21 @@ def test_a_path_in_the_index_never_leads_out_of_the_raw_folder(path: str, photo:
     assert before[1:] == (b"", "its path leads out of the folder")
 
 
-def test_a_named_pipe_in_the_raw_folder_is_not_waited_for(photo: Path, tmp_path: Path) -> None:
+def test_a_named_pipe_in_the_raw_folder_does_not_block(photo: Path, tmp_path: Path) -> None:
     (tmp_path / "raw" / "photo.jpg").unlink()
     os.mkfifo(tmp_path / "raw" / "photo.jpg")
     opened = ViewedDataset.of(photo, tmp_path / "raw")
     assert card_of(opened, 0, 64).pictures[0].problem == "it is not a regular file"
 
 
-def test_a_damaged_record_is_told_in_its_place(photo: Path) -> None:
+def test_a_damaged_record_is_reported_in_its_place(photo: Path) -> None:
     column_changed(photo, "crc32", [1])
     (picture,) = card_of(ViewedDataset.of(photo), 0, 64).pictures
     assert picture.jpeg == b""
     assert "CRC-32 differs" in picture.problem
 
 
-def test_a_folder_dataset_shows_the_same_as_one_of_shards_and_none_of_its_files_lies_outside(
+def test_a_folder_dataset_shows_the_same_as_shards_and_none_of_its_files_is_outside(
     dataset: Path, raw: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "folder"
@@ -326,7 +326,7 @@ def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path)
     assert np.abs(found - wanted).mean() < 8
 
 
-def test_what_is_transparent_is_white_and_a_depth_map_spans_all_shades() -> None:
+def test_transparent_areas_are_white_and_a_depth_map_uses_all_shades() -> None:
     assert seen(np.zeros((2, 2, 4), np.uint8)).tolist() == np.full((2, 2, 3), 255).tolist()
     assert seen(np.array([[1000, 3000]], np.uint16)).tolist() == [[0, 255]]
     assert seen(np.array([[-1.5, 0.5, np.nan, np.inf]], np.float16)).tolist() == [[0, 255, 191, 191]]
@@ -334,12 +334,12 @@ def test_what_is_transparent_is_white_and_a_depth_map_spans_all_shades() -> None
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 4, 7), (0, 3)])
-def test_an_array_that_is_no_picture_is_named(shape: tuple[int, ...]) -> None:
+def test_an_array_that_is_not_a_picture_is_named(shape: tuple[int, ...]) -> None:
     with pytest.raises(ImageError, match=f"an array of {' x '.join(map(str, shape))} uint8"):
         seen(np.zeros(shape, np.uint8))
 
 
-def test_a_mask_colours_what_is_not_background() -> None:
+def test_a_mask_colours_everything_but_the_background() -> None:
     picture = np.full((4, 4), 100, np.uint8)
     mask = np.zeros((8, 8), np.uint16)
     mask[:, 4:] = 300
@@ -347,7 +347,7 @@ def test_a_mask_colours_what_is_not_background() -> None:
     assert found[:, :2].tolist() == np.full((4, 2, 3), 100).tolist()
     assert (found[:, 2:] != 100).any(axis=2).all()
     each = masked(np.zeros((1, 8, 3), np.uint8), np.arange(8, dtype=np.uint8)[np.newaxis])
-    assert len({tuple(color) for color in each[0].tolist()}) == 8, "classes that follow each other differ"
+    assert len({tuple(color) for color in each[0].tolist()}) == 8, "consecutive classes differ"
 
 
 def test_a_scene_has_its_mask_boxes_points_and_caption(scenes: ViewedDataset) -> None:
@@ -376,11 +376,11 @@ def test_a_scene_has_its_mask_boxes_points_and_caption(scenes: ViewedDataset) ->
     ],
     ids=repr,
 )
-def test_boxes_are_drawn_where_they_are_boxes(lists: object, boxes: list[tuple[float, ...]]) -> None:
+def test_only_valid_boxes_are_drawn(lists: object, boxes: list[tuple[float, ...]]) -> None:
     assert list(marks_of({"bbox": lists}, {"boxes": ["bbox:xywh"]}).boxes) == boxes
 
 
-def test_options_that_no_build_records_draw_nothing_and_points_that_are_not_visible_are_left_out() -> None:
+def test_unknown_options_draw_nothing_and_invisible_points_are_skipped() -> None:
     for options in (None, "bbox:xywh", [3], ["bbox"]):
         marks = marks_of({"bbox": [[0, 0, 1, 1]]}, {"boxes": options, "keypoints": options})
         assert (marks.boxes, marks.points) == ([], []), options
@@ -389,7 +389,7 @@ def test_options_that_no_build_records_draw_nothing_and_points_that_are_not_visi
 
 
 def with_columns(root: Path, *columns: tuple[str, pa.Array]) -> ViewedDataset:
-    """A dataset with label columns that no build has made."""
+    """Return a dataset with label columns that no build makes."""
     table = read_table(root)
     for name, values in columns:
         table = table.append_column(name, values)
@@ -397,20 +397,20 @@ def with_columns(root: Path, *columns: tuple[str, pa.Array]) -> ViewedDataset:
     return ViewedDataset.of(root)
 
 
-def test_a_column_that_is_there_twice_is_left_out_and_a_long_text_is_cut(photo: Path) -> None:
+def test_a_duplicate_column_is_skipped_and_a_long_text_is_truncated(photo: Path) -> None:
     texts, long = (pa.array([text], pa.large_string()) for text in ("a", "x" * 10_000))
     viewed = with_columns(photo, ("note", texts), ("note", texts), ("other", long))
     assert viewed.text_columns == ("path", "other")
     assert card_of(viewed, 0, 64).texts == [("other", "x" * 300 + "…")]
 
 
-def test_a_date_that_python_does_not_have_is_an_error_that_names_the_sample(photo: Path) -> None:
+def test_a_date_that_python_cannot_represent_is_an_error_that_names_the_sample(photo: Path) -> None:
     viewed = with_columns(photo, ("when", pa.array([2**62], pa.timestamp("s"))))
     with pytest.raises(DatasetError, match=r"sample 0 of .* is damaged: "):
         card_of(viewed, 0, 64)
 
 
-def test_a_label_that_is_none_of_the_classes_is_left_out(dataset: Path, tmp_path: Path) -> None:
+def test_an_invalid_label_is_skipped(dataset: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(dataset, tmp_path / "out"))
     change_manifest(out, lambda values: values.update(classes=[]))
     assert card_of(ViewedDataset.of(out), 0, 64).label is None

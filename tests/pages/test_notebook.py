@@ -1,4 +1,4 @@
-"""What notebooks show, and one that is run."""
+"""Output in notebooks, and a notebook that is run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_dataset_shows_some_of_its_images(dataset: Path) -> None:
     assert alts(data.subset([])._repr_html_()) == []
 
 
-def test_a_build_shows_what_it_made(raw: Path, tmp_path: Path) -> None:
+def test_a_build_shows_its_result(raw: Path, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions((Size(24, 24), Size(16, 16))))
     html = build_dataset(raw, tmp_path / "out", options, SERIAL)._repr_html_()
     assert len(alts(html)) == 8
@@ -42,7 +42,7 @@ def test_a_build_shows_what_it_made(raw: Path, tmp_path: Path) -> None:
     assert "4 images rejected" in html
 
 
-def test_a_build_to_a_url_shows_its_facts_alone() -> None:
+def test_a_build_to_a_url_shows_only_its_facts() -> None:
     html = build_html("s3://<b>/OUT", ["5 images"])
     assert alts(html) == []
     assert "".join(parsed(html).text).split() == ["s3://<b>/OUT", "5", "images"]

@@ -1,4 +1,4 @@
-"""The reference and its measures, against plain loops over their definitions."""
+"""The reference filter and the quality measures, compared with plain loops over their definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from presize.pages import comparison as quality
 
 
 def brute_ssim(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
-    """Wang et al. 2004, window by window."""
+    """Compute SSIM by Wang et al. 2004, window by window."""
     offsets = np.arange(11) - 5
     gauss = np.exp(-(offsets**2) / (2 * 1.5**2))
     window = np.outer(gauss, gauss) / gauss.sum() ** 2
@@ -34,7 +34,7 @@ def brute_ssim(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
 
 
 def brute_bicubic(values: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.float64]:
-    """The first axis resampled by the cubic convolution with a = -0.5, stretched by the reduction."""
+    """Resample the first axis by the cubic convolution with a = -0.5, stretched by the reduction."""
     scale = len(values) / size
     stretch = max(scale, 1)
     rows = []
@@ -48,7 +48,7 @@ def brute_bicubic(values: npt.NDArray[np.float64], size: int) -> npt.NDArray[np.
 
 
 @pytest.mark.parametrize(("height", "width"), [(11, 11), (14, 20), (25, 12)])
-def test_ssim_is_that_of_its_definition(height: int, width: int) -> None:
+def test_ssim_matches_its_definition(height: int, width: int) -> None:
     rng = np.random.default_rng(height)
     x = rng.integers(0, 256, (height, width)).astype(np.float64)
     y = (x + rng.normal(0, 20, x.shape)).clip(0, 255)
@@ -68,14 +68,14 @@ def test_an_image_is_identical_to_itself(shape: tuple[int, ...]) -> None:
     assert quality.psnr(pixels, pixels) == math.inf
 
 
-def test_psnr_is_that_of_its_definition() -> None:
+def test_psnr_matches_its_definition() -> None:
     a, b = smooth_image(20, 30, seed=1), smooth_image(20, 30, seed=2)
     error = sum((int(x) - int(y)) ** 2 for x, y in zip(a.ravel(), b.ravel(), strict=True)) / a.size
     assert quality.psnr(a, b) == pytest.approx(20 * math.log10(255) - 10 * math.log10(error))
 
 
 @pytest.mark.parametrize("size", [Size(20, 30), Size(13, 41), Size(70, 90)])
-def test_the_reference_is_the_filter_by_its_definition(size: Size) -> None:
+def test_the_reference_matches_the_definition_of_the_filter(size: Size) -> None:
     pixels = np.random.default_rng(5).integers(60, 200, (61, 83, 3)).astype(np.uint8)
     target = resize.Target(resize.Box(0, 0, 61, 83), size)
     exact = brute_bicubic(brute_bicubic(pixels.astype(np.float64), size.height).swapaxes(0, 1), size.width)
@@ -88,7 +88,7 @@ def test_the_reference_is_the_filter_by_its_definition(size: Size) -> None:
 @pytest.mark.parametrize("fit", ["shorter", "longer", "stretch", "crop", "pad"])
 @pytest.mark.parametrize(
     "filter", ["bilinear", "hamming", "bicubic", "lanczos"]
-)  # box has ties, which are a matter of taste
+)  # box has ties, whose rounding is arbitrary
 def test_the_build_resizes_like_the_reference(fit: str, filter: str) -> None:
     pixels = smooth_image(97, 131, seed=7)
     target = resize.target(Size(97, 131), Size(40, 48), fit, upscale=False)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""presize view: the command, and its server: who gets a page, who does not, and what a browser makes of it."""
+"""presize view: the command, its server, access to its pages, and their behaviour in a browser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asked(
     return found
 
 
-def test_the_address_with_its_token_gives_the_page(server: GalleryServer) -> None:
+def test_the_address_with_its_token_returns_the_page(server: GalleryServer) -> None:
     status, text, headers = asked(server, f"/{server.token}/?text=0001")
     assert status == 200
     assert "0001.jpg" in text
@@ -85,7 +85,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("host", OTHERS.split("|"))
-def test_another_host_is_refused_and_told_how_to_reach_it(server: GalleryServer, host: str) -> None:
+def test_another_host_is_refused_with_the_correct_address(server: GalleryServer, host: str) -> None:
     port = server.server_address[1]
     status, text, _ = asked(server, f"/{server.token}/", host.format(port=port))
     assert status == 403
@@ -110,7 +110,7 @@ def test_a_bad_query_is_one_line_of_text(server: GalleryServer, query: str) -> N
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_what_is_no_request_is_refused_and_the_server_goes_on(server: GalleryServer) -> None:
+def test_an_invalid_request_is_refused_and_the_server_continues(server: GalleryServer) -> None:
     for junk in (b"\x00\xff\r\n\r\n", b"GET " + b"x" * 70_000 + b"\r\n\r\n"):
         with socket.create_connection(server.server_address, timeout=30) as connection:
             connection.sendall(junk)
@@ -125,7 +125,7 @@ def test_two_host_headers_are_refused(server: GalleryServer) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.0 403")
 
 
-def test_every_server_has_a_token_of_its_own_and_listens_on_this_machine(server: GalleryServer) -> None:
+def test_every_server_has_its_own_token_and_listens_on_this_machine(server: GalleryServer) -> None:
     with GalleryServer(server.viewed) as other:
         assert other.token != server.token
         assert len(other.token) >= 32
@@ -135,12 +135,12 @@ def test_every_server_has_a_token_of_its_own_and_listens_on_this_machine(server:
         GalleryServer(server.viewed, port)
 
 
-# In a browser
+# Browser
 
 
 @pytest.fixture
 def page(browser: Browser, server: GalleryServer) -> Iterator[Page]:
-    """The first page. That no page complains or asks for anything from elsewhere is checked in the end."""
+    """Open the first page. At the end, it checks that no page logged an error or requested anything from elsewhere."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 390, "height": 800})
     found = context.new_page()
@@ -155,7 +155,7 @@ def page(browser: Browser, server: GalleryServer) -> Iterator[Page]:
     assert complaints == []
 
 
-def test_a_search_in_a_browser_is_in_the_address_and_the_back_button_undoes_it(page: Page) -> None:
+def test_a_search_in_a_browser_changes_the_address_and_the_back_button_undoes_it(page: Page) -> None:
     everything = page.get_by_role("status").inner_text()
     page.get_by_label("Path or text contains").fill("0001")
     page.keyboard.press("Enter")
@@ -166,7 +166,7 @@ def test_a_search_in_a_browser_is_in_the_address_and_the_back_button_undoes_it(p
     assert page.get_by_role("status").inner_text() == everything
 
 
-def test_a_class_is_chosen_and_cleared(page: Page, server: GalleryServer) -> None:
+def test_a_class_can_be_chosen_and_cleared(page: Page, server: GalleryServer) -> None:
     name = server.viewed.manifest.classes[2]
     page.get_by_label("Class").select_option(name)
     page.get_by_role("button", name="Show").click()
@@ -185,7 +185,7 @@ def test_an_image_opens_by_keyboard_and_leads_back(page: Page, server: GallerySe
     assert page.locator("a.shots").count() == 56
 
 
-def test_every_image_and_field_is_shown_with_a_text_and_nothing_is_wider_than_a_phone(page: Page) -> None:
+def test_every_image_and_field_has_a_text_and_nothing_is_wider_than_a_phone(page: Page) -> None:
     assert page.locator("input:not([type=hidden]), select").count() == 4
     for path in ("", "?sample=3", "?show=rejects"):
         page.goto(page.url.partition("?")[0] + path)
@@ -205,11 +205,11 @@ def test_a_page_is_written(presize: Callable[..., Ran], dataset: Path, raw: Path
     assert (tmp_path / "view.html").read_text("utf-8").count("<figure>") == 5
 
 
-def test_filters_choose_what_is_on_it(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
+def test_filters_choose_its_samples(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
     page = tmp_path / "view.html"
     presize("view", dataset, "--text", "disc/0001", "-o", page)
     assert page.read_text("utf-8").count("<figure>") == 1
-    assert presize("view", dataset, "--rejects", "-o", page).code == 0, "a page that is there is replaced"
+    assert presize("view", dataset, "--rejects", "-o", page).code == 0, "an existing page is replaced"
     assert "the file is empty" in page.read_text("utf-8")
 
 

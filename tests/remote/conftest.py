@@ -1,4 +1,4 @@
-"""A server of S3, with a dataset on it, a place on it for each test, and a proxy before it."""
+"""An S3 server with a dataset, a prefix on it for each test, and a proxy before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servers import BUCKET, Proxy, cutting, point_to, s3, upload
 
 @pytest.fixture(scope="session")
 def s3_port(dataset: Path) -> Iterator[int]:
-    """The port of an S3 server that has `dataset` at servers.URL."""
+    """Run an S3 server with `dataset` at servers.URL, and yield its port."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # other tests keep their environment
             port = stack.enter_context(s3(patch))
@@ -23,26 +23,26 @@ def s3_port(dataset: Path) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def server(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The port of the S3 server, to which the environment leads."""
+    """Return the port of the S3 server, after pointing the environment to it."""
     point_to(monkeypatch, s3_port)
     return s3_port
 
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """A place of its own in the bucket."""
+    """Return a unique prefix in the bucket."""
     return f"{request.path.stem}/{request.node.name.replace('_', '-')}"
 
 
 @pytest.fixture
 def url(prefix: str) -> str:
-    """The URL of `prefix`."""
+    """Return the URL of `prefix`."""
     return f"s3://{BUCKET}/{prefix}"
 
 
 @pytest.fixture
 def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """What lies before the server."""
+    """Run a proxy before the server."""
     with cutting(server, most=None) as proxy:
         point_to(monkeypatch, proxy.port)
         yield proxy

@@ -1,4 +1,4 @@
-"""Connections: several files at a time, until one fails or all are there."""
+"""Connections: several files at a time, until one fails or all are done."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from presize.remote.bucket import Connections
 
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """What a connection without an answer waits for."""
+    """Yield an event for which a connection without an answer waits."""
     monkeypatch.setattr(bucket, "ENDS_WITHIN_S", 0.05)
     event = threading.Event()
     yield event
     event.set()
 
 
-def test_several_are_moved_at_a_time() -> None:
+def test_several_files_are_transferred_at_a_time() -> None:
     together = threading.Barrier(8)
     Connections().all_of(lambda _: together.wait(60) and None, range(16))
 
@@ -42,7 +42,7 @@ def test_an_error_or_a_stop_does_not_wait_for_a_connection_without_an_answer(
         connections.all_of(move, ["silent", "end", "silent"])
 
 
-def test_after_an_error_nothing_more_is_begun() -> None:
+def test_after_an_error_nothing_more_is_started() -> None:
     begun: list[int] = []
 
     def move(file: int) -> None:
@@ -54,7 +54,7 @@ def test_after_an_error_nothing_more_is_begun() -> None:
     assert len(begun) <= 8
 
 
-def test_what_goes_on_after_the_stop_is_ended_by_the_next_bytes() -> None:
+def test_transfers_that_continue_after_the_stop_end_with_the_next_bytes() -> None:
     passed: list[int] = []
     connections = Connections(passed.append)
     connections.passed(5)

@@ -1,4 +1,4 @@
-"""Builds whose OUT is a URL, on a real server: whole or not at all, and on from where a build ended."""
+"""Builds whose OUT is a URL, on a real server: complete or not at all, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from users import NEEDS_ROOT, shared_folder, user
 
 @dataclass
 class Site:
-    """A folder of photographs that may be changed, a place for their dataset, and a scratch folder."""
+    """A folder of photographs that may be modified, a URL for their dataset, and a scratch folder."""
 
     photos: Path
     url: str
     scratch: Path
     out: Path
-    """What a build in a folder makes, for comparison."""
+    """Result of a build in a folder, for comparison."""
 
     def build(self, run: RunOptions = SERIAL, options: BuildOptions = SHARDS, **more: Any) -> BuildResult:
         return build_to_url(self.photos, self.url, options, run, **{"scratch": self.scratch, **more})
@@ -60,7 +60,7 @@ class Site:
         shutil.copy(some, some.with_name(f"new-{some.name}"))
 
     def check_done(self) -> None:
-        """Nothing is left that a finished build needs no more."""
+        """Assert that nothing is left that a finished build no longer needs."""
         assert CLAIM not in self.names()
         assert not [path for path in self.scratch.rglob("*") if path.is_file()]
 
@@ -78,7 +78,7 @@ def shards_put(proxy: Proxy) -> set[str]:
     return set(re.findall(r"shards/[\w.-]+", " ".join(proxy.put)))
 
 
-def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(site: Site) -> None:
+def test_a_build_to_a_url_equals_one_in_a_folder(site: Site) -> None:
     result = site.build()
     local = build_dataset(site.photos, site.out, SHARDS, SERIAL)
     assert site.fetched() == files(site.out)
@@ -87,7 +87,7 @@ def test_a_build_makes_at_a_url_what_it_makes_in_a_folder(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_each_size_has_a_place_of_its_own(site: Site, tmp_path: Path) -> None:
+def test_each_size_has_its_own_url(site: Site, tmp_path: Path) -> None:
     options = BuildOptions(ImageOptions(sizes=(Size(16, 16), Size(32, 32))), shard_samples=8)
     result = build_to_url(site.photos, site.url, options, scratch=site.scratch)
     build_dataset(site.photos, site.out, options)
@@ -96,14 +96,12 @@ def test_each_size_has_a_place_of_its_own(site: Site, tmp_path: Path) -> None:
         assert fetched(f"{site.url}/{size}", tmp_path / f"copy{size}") == files(site.out / size)
 
 
-def test_shards_go_while_others_are_built(site: Site, proxy: Proxy) -> None:
+def test_shards_are_uploaded_while_others_are_built(site: Site, proxy: Proxy) -> None:
     site.build(on_shard=lambda _: wait_until(lambda: shards_put(proxy), "the first shard"))
 
 
 @pytest.mark.parametrize("where", ["on_shard", "on_rest"])
-def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on_where_it_was_begun(
-    where: str, site: Site, tmp_path: Path
-) -> None:
+def test_an_interrupted_build_is_not_a_dataset_and_resumes(where: str, site: Site, tmp_path: Path) -> None:
     with pytest.raises(StopError):
         site.build(**{where: stop})
     before = site.names()
@@ -122,7 +120,7 @@ def test_a_build_that_was_interrupted_is_no_dataset_and_goes_on_where_it_was_beg
 
 @NEEDS_ROOT
 @pytest.mark.parametrize("mode", [0o2770, 0o1777], ids=["of the group", "of all"])
-def test_a_second_user_of_the_group_goes_on_and_one_of_another_builds_elsewhere(mode: int, site: Site) -> None:
+def test_a_second_user_of_the_group_resumes_and_one_of_another_builds_elsewhere(mode: int, site: Site) -> None:
     with shared_folder() as scratch:
         photos = Path(shutil.copytree(site.photos, scratch / "photos"))
         scratch.chmod(mode)
@@ -135,7 +133,7 @@ def test_a_second_user_of_the_group_goes_on_and_one_of_another_builds_elsewhere(
             assert (site.build().resumed > 0) == (mode == 0o2770)
 
 
-def test_what_is_there_already_is_nothing_to_do(site: Site) -> None:
+def test_a_finished_dataset_leaves_nothing_to_do(site: Site) -> None:
     first, again = site.build(), site.build()
     assert again.resumed == again.files
     assert (again.stored, again.bytes, again.losses) == (first.stored, first.bytes, first.losses)
@@ -144,7 +142,7 @@ def test_what_is_there_already_is_nothing_to_do(site: Site) -> None:
 
 @pytest.mark.parametrize("run", [SERIAL, UPDATE])
 @pytest.mark.parametrize("damage", ["missing", "shortened"])
-def test_a_dataset_that_is_damaged_there_is_not_called_done(
+def test_a_dataset_damaged_in_the_store_is_not_called_done(
     damage: str, run: RunOptions, site: Site, tmp_path: Path
 ) -> None:
     site.build()
@@ -160,7 +158,7 @@ def test_a_dataset_that_is_damaged_there_is_not_called_done(
     assert site.build().stored == 19
 
 
-def test_files_that_could_not_be_read_are_tried_again(site: Site, tmp_path: Path) -> None:
+def test_unreadable_files_are_tried_again(site: Site, tmp_path: Path) -> None:
     lost = min(site.photos.rglob("*.jpg"))
     with pytest.warns(PresizeWarning, match="1 file could not be read"):
         site.build(on_plan=lambda _: lost.rename(tmp_path / "lost"))
@@ -175,7 +173,7 @@ def test_files_that_could_not_be_read_are_tried_again(site: Site, tmp_path: Path
 
 
 @pytest.mark.parametrize("at", ["the claim", "the folder"])
-def test_a_build_that_ended_while_it_cleaned_up_is_cleaned_up(
+def test_a_build_interrupted_during_its_cleanup_is_cleaned_up(
     at: str, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(StopError):
@@ -190,7 +188,7 @@ def test_a_build_that_ended_while_it_cleaned_up_is_cleaned_up(
     site.check_done()
 
 
-def test_an_update_copies_what_is_new(site: Site, proxy: Proxy) -> None:
+def test_an_update_uploads_only_new_files(site: Site, proxy: Proxy) -> None:
     site.build()
     site.build_locally()
     site.add()
@@ -201,7 +199,7 @@ def test_an_update_copies_what_is_new(site: Site, proxy: Proxy) -> None:
     assert site.fetched() == expected
 
 
-def test_what_cannot_be_is_said_before_anything_is_built_or_claimed(site: Site, tmp_path: Path) -> None:
+def test_impossible_builds_are_refused_before_anything_is_built_or_claimed(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=rf"^scratch: cannot write to {tmp_path}/file: Not a directory; choose"):
         site.build(scratch=tmp_path / "file")
@@ -222,7 +220,7 @@ def test_a_store_that_fails_ends_the_build_with_a_line(site: Site, proxy: Proxy)
         site.build(on_plan=lambda _: proxy.close())
 
 
-def test_the_command_says_where_the_dataset_is(site: Site, presize: Callable[..., Ran]) -> None:
+def test_the_command_prints_the_url_of_the_dataset(site: Site, presize: Callable[..., Ran]) -> None:
     words = ("build", site.photos, site.url, "--size", "32", "--scratch", site.scratch)
     ran = presize(*words)
     assert ran.code == 0, ran.err
@@ -231,7 +229,7 @@ def test_the_command_says_where_the_dataset_is(site: Site, presize: Callable[...
 
 
 @pytest.mark.parametrize("then", ["the same", "no update"])
-def test_an_update_whose_fetch_broke_off_goes_on(
+def test_an_update_whose_fetch_was_interrupted_resumes(
     then: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.build()
@@ -252,7 +250,7 @@ def test_an_update_whose_fetch_broke_off_goes_on(
     assert fetch_dataset(site.url, tmp_path / "copy").samples == result.stored == (20 if then == "the same" else 19)
 
 
-def test_an_update_of_a_dataset_that_was_derived_claims_nothing(site: Site, tmp_path: Path) -> None:
+def test_an_update_of_a_derived_dataset_claims_nothing(site: Site, tmp_path: Path) -> None:
     site.build_locally(options=SMALL)
     derive_dataset([site.out], tmp_path / "some", DeriveOptions(only=[Dataset(site.out).path(0)]), SERIAL)
     upload_dataset(tmp_path / "some", site.url)

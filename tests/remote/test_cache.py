@@ -1,4 +1,4 @@
-"""Datasets read from a store: shards come when they are needed, once for a machine, and go when there is no room."""
+"""Datasets read from a store: shards are fetched when needed, once per machine, and evicted when the cache is full."""
 
 from __future__ import annotations
 
@@ -50,22 +50,23 @@ PAGE = Path(__file__).parents[2] / "docs" / "remote.md"
 
 @pytest.fixture
 def shards(dataset: Path) -> Path:
-    """What is at URL: 56 samples in 8 shards."""
+    """Return the dataset at URL, in its local folder: 56 samples in 8 shards."""
     return dataset
 
 
 def kept(cache: Path) -> list[str]:
-    """The shards in a cache."""
+    """Return the shards in a cache."""
     return sorted(path.name for path in cache.rglob("shards/*.lmdb"))
 
 
 def asked_for(proxy: Proxy) -> list[str]:
-    """The shards that were asked for."""
+    """Return the requested shards."""
     return sorted(path.rpartition("/")[2] for path in proxy.asked if path.endswith(".lmdb"))
 
 
 def kept_bytes(cache: Path) -> int:
-    """Of the shards that are there at one moment, between two looks that agree: workers replace them meanwhile."""
+    """Return the bytes of the shards that exist at one moment: two listings must agree, because workers replace
+    shards."""
 
     def look() -> dict[Path, tuple[int, int, int]]:
         found = {}
@@ -86,7 +87,7 @@ def bytes_of(root: Path) -> int:
 
 
 def batches(dataset: LMDBDataset, workers: int = 0, window: int = 2, epochs: int = 1) -> list[tuple[Any, Any]]:
-    """Those of epochs shard by shard."""
+    """Return the batches of epochs, shard by shard."""
     loader = Loader(dataset, 5, shuffle=ShardShuffled(dataset.data, seed=3, window=window), num_workers=workers)
     return [batch for _ in range(epochs) for batch in loader]
 
@@ -106,7 +107,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     assert len(kept(tmp_path / "CACHE")) == 8
 
 
-def test_only_shards_that_are_needed_are_fetched_once_for_all_runs(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+def test_only_needed_shards_are_fetched_and_once_for_all_runs(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
     dataset, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path), range(56)
     assert kept(tmp_path) == []
     dataset[0]
@@ -121,7 +122,7 @@ def test_only_shards_that_are_needed_are_fetched_once_for_all_runs(shards: Path,
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_all_workers_share_what_is_fetched(context: str, shards: Path, proxy: Proxy, tmp_path: Path) -> None:
+def test_all_workers_share_fetched_shards(context: str, shards: Path, proxy: Proxy, tmp_path: Path) -> None:
     loaders = [
         make_loader(dataset, 8, shuffle=True, seed=1, num_workers=2, multiprocessing_context=context)
         for dataset in (
@@ -146,10 +147,10 @@ def test_a_cache_of_two_groups_is_enough_shard_by_shard(workers: int, shards: Pa
             assert kept_bytes(tmp_path) <= room
     assert_equal(ours, batches(LMDBDataset(shards, crop=CROP), epochs=3))
     held = re.findall(rf"{re.escape(str(tmp_path))}\S+ \(deleted\)", os.fsdecode(Path("/proc/self/maps").read_bytes()))
-    assert len(held) <= 8, "of 24 that were read: those that were removed are not held open"
+    assert len(held) <= 8, "of 24 that were read: evicted shards are not held open"
 
 
-def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path) -> None:
+def test_shards_are_prefetched_as_far_as_they_fit(shards: Path, tmp_path: Path) -> None:
     largest = max(file.bytes for file in Dataset(shards).manifest.shards)
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path, cache_bytes=3 * largest)
     order = ShardShuffled(dataset.data, seed=0, window=1)
@@ -159,12 +160,12 @@ def test_shards_come_ahead_as_far_as_there_is_room(shards: Path, tmp_path: Path)
     next(epoch)
     wait_until(lambda: set(names[:3]) <= set(kept(tmp_path)), "three shards")
     for _ in range(2):
-        next(epoch)  # the second shard is opened: the first one may go
+        next(epoch)  # the second shard is opened: the first one may be evicted
     wait_until(lambda: names[3] in kept(tmp_path), "a fourth one")
     assert names[0] not in kept(tmp_path)
 
 
-def test_in_a_resumed_epoch_only_the_rest_is_fetched(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_resumed_epoch_fetches_only_the_rest(proxy: Proxy, tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path)
     loader = Loader(dataset, 4, shuffle=ShardShuffled(dataset.data, seed=0, window=1), num_workers=0)
     state = {**loader.state_dict(), "consumed": 40}
@@ -175,7 +176,7 @@ def test_in_a_resumed_epoch_only_the_rest_is_fetched(proxy: Proxy, tmp_path: Pat
     assert len(left) < 8
 
 
-def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
+def test_each_host_fetches_only_its_own_shards(tmp_path: Path) -> None:
     fetched = []
     for host in range(2):
         dataset = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / str(host))
@@ -183,11 +184,11 @@ def test_each_host_fetches_its_own_shards_alone(tmp_path: Path) -> None:
         for rank in (2 * host, 2 * host + 1):
             list(Loader(dataset, 4, shuffle=order, rank=rank, ranks=4, num_workers=0))
         fetched.append(set(kept(tmp_path / str(host))))
-    assert len(fetched[0] & fetched[1]) == 1, "the one that is divided between them"
+    assert len(fetched[0] & fetched[1]) == 1, "the one divided between them"
     assert len(fetched[0] | fetched[1]) == 8
 
 
-def test_companions_come_with_the_images(url: str, prefix: str, tmp_path: Path) -> None:
+def test_companions_are_fetched_with_the_images(url: str, prefix: str, tmp_path: Path) -> None:
     options = replace(WITH_MASKS, shard_samples=4)
     build_dataset(make_pairs(tmp_path / "raw"), tmp_path / "out", options, SERIAL)
     upload(tmp_path / "out", prefix)
@@ -199,7 +200,7 @@ def test_companions_come_with_the_images(url: str, prefix: str, tmp_path: Path) 
         assert torch.equal(image, other) and torch.equal(mask, other_mask) and torch.equal(label, other_label)
 
 
-def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) -> None:
+def test_the_shards_of_joined_datasets_are_prefetched(tmp_path: Path) -> None:
     parts = [LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / name) for name in "ab"]
     joined = as_lmdb_dataset(ConcatDataset(parts))
     joined.data.fetch_ahead([[1, 9], [14]])
@@ -207,7 +208,7 @@ def test_of_two_datasets_as_one_the_shards_of_both_come_ahead(tmp_path: Path) ->
     wait_until(lambda: kept(tmp_path / "a") == ["00001.lmdb"], "a shard of the first")
 
 
-def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
+def test_the_prefetching_process_ends_with_its_dataset(tmp_path: Path) -> None:
     dataset = LMDBDataset(URL, cache_dir=tmp_path, cache_bytes=200_000)
     before = set(children(os.getpid()))
     dataset.data.fetch_ahead([[number] for number in range(8)])
@@ -216,12 +217,12 @@ def test_what_fetches_ahead_ends_with_its_dataset(tmp_path: Path) -> None:
     wait_until(lambda: not Path(f"/proc/{child}").exists(), "the end of the process")
 
 
-# --- orders that a cache is too small for ---
+# --- orders for which a cache is too small ---
 
 
 @pytest.fixture
 def small(shards: Path, tmp_path: Path) -> LMDBDataset:
-    """A dataset whose cache holds half of it."""
+    """Return a dataset whose cache holds half of it."""
     return LMDBDataset(URL, crop=CROP, decode="tensor", cache_dir=tmp_path, cache_bytes=bytes_of(shards) // 2)
 
 
@@ -240,7 +241,7 @@ def small(shards: Path, tmp_path: Path) -> LMDBDataset:
         (lambda small: batches(small, window=3), r"two groups of shards, [\d.]+ kB; give"),
     ],
 )
-def test_what_a_cache_cannot_hold_is_one_line(
+def test_orders_that_a_cache_cannot_hold_are_one_line(
     read: Callable[[LMDBDataset], object], message: str, small: LMDBDataset
 ) -> None:
     with pytest.raises(OptionError, match=rf"^cache_bytes: [\d.]+ kB cannot hold {message}"):
@@ -255,7 +256,7 @@ def test_what_a_cache_cannot_hold_is_one_line(
         (URL, {"cache_bytes": 0}, "cache_bytes: expected a whole number from 1 to 9223372036854775807, got 0$"),
     ],
 )
-def test_options_of_a_cache_are_for_urls(place: str, options: dict[str, Any], message: str) -> None:
+def test_options_of_a_cache_require_a_url(place: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=f"^{message}"):
         LMDBDataset(place, **options)
 
@@ -294,13 +295,13 @@ def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Pat
     (path,) = tmp_path.rglob("shards/*.lmdb")
     content = path.read_bytes()
     for damage in DAMAGES.values():
-        path.unlink()  # this process has it mapped
+        path.unlink()  # this process has mapped it
         path.write_bytes(damage(content, content.index(record) + len(record) // 2))
         assert LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0] == record
         assert path.read_bytes() == content == (shards / "shards" / path.name).read_bytes()
 
 
-def test_a_shard_that_is_not_there_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_missing_shard_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
     upload(tmp_path / "set", prefix)
     dataset = LMDBDataset(url, crop=CROP, cache_dir=tmp_path / "cache")
@@ -309,7 +310,7 @@ def test_a_shard_that_is_not_there_is_one_line(shards: Path, url: str, prefix: s
             read()
 
 
-def test_no_dataset_of_shards_at_the_url_is_one_line(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_url_without_a_dataset_of_shards_is_one_line(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match=rf"^{url}/manifest\.json does not exist"):
         LMDBDataset(url, cache_dir=tmp_path)
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
@@ -330,7 +331,7 @@ def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("spoilt", ["readable", "readable above", "a link", "a file above"])
-def test_a_folder_that_is_not_for_this_user_alone_is_refused(spoilt: str, tmp_path: Path) -> None:
+def test_a_folder_that_others_can_access_is_refused(spoilt: str, tmp_path: Path) -> None:
     root, words = Cache(URL, tmp_path).root, "is not private to you; remove it, chmod 700, or choose"
     assert {path.stat().st_mode & 0o777 for path in (root, tmp_path / PLACE, root / "shards")} == {0o700}
     if spoilt == "a link":
@@ -350,7 +351,7 @@ def remove(place: Path, what: str) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_what_is_removed_from_a_cache_is_made_again(shards: Path, tmp_path: Path) -> None:
+def test_files_removed_from_a_cache_are_restored(shards: Path, tmp_path: Path) -> None:
     first, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path / "cache"), range(56)
     expected = LMDBDataset(shards, decode="bytes").__getitems__(every)
     for what in ("cache", "cache/*/*/shards", "cache/*/*/manifest.json", "cache/*/*/index.arrow"):
@@ -374,9 +375,7 @@ def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path
             remove(tmp_path, f"cache/{PLACE}/*")
 
 
-def test_another_dataset_than_was_removed_from_a_cache_is_not_read(
-    dataset: Path, url: str, prefix: str, tmp_path: Path
-) -> None:
+def test_a_different_dataset_after_a_removal_is_not_read(dataset: Path, url: str, prefix: str, tmp_path: Path) -> None:
     upload(dataset, prefix)
     opened = LMDBDataset(url, cache_dir=tmp_path / "cache")
     upload(Path(__file__).parents[1] / "fixtures" / "format-1", prefix)
@@ -394,7 +393,7 @@ def test_a_cache_on_a_file_system_without_locks_is_refused_with_what_to_do(
 
 
 @NEEDS_ROOT
-def test_a_second_user_has_a_cache_beside_that_of_the_first() -> None:
+def test_a_second_user_has_a_separate_cache() -> None:
     with shared_folder() as folder:
         for number in (1001, 1002):
             with user(number):
@@ -411,7 +410,7 @@ def test_a_damaged_index_is_fetched_again(shards: Path, tmp_path: Path) -> None:
     assert index.read_bytes() == (shards / "index.arrow").read_bytes()
 
 
-def test_what_else_is_in_the_folder_stays(shards: Path, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay(shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "64")
     shutil.copytree(shards, tmp_path / PLACE / "64")
     (tmp_path / PLACE).chmod(0o700)
@@ -424,7 +423,7 @@ def test_what_else_is_in_the_folder_stays(shards: Path, tmp_path: Path) -> None:
     assert len(kept(tmp_path / "64")) == len(kept(tmp_path / PLACE / "64")) == 8
 
 
-def test_the_default_folder_is_that_of_the_desktop_standards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_follows_the_xdg_standard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -433,7 +432,7 @@ def test_the_default_folder_is_that_of_the_desktop_standards(monkeypatch: pytest
 
 
 def folder_with(tmp_path: Path, most: int | None, *used: tuple[str, int]) -> CacheFolder:
-    """A cache of two datasets, with (path, bytes) in the order in which they were used."""
+    """Return a cache of two datasets, with (path, bytes) from the least to the most recently used."""
     for age, (name, nbytes) in enumerate(used):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -447,7 +446,7 @@ OWN, OTHER = "a" * 64, "b" * 64
 NEW = DataFile("shards/9.lmdb", 100, "", 1)
 
 
-def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
+def test_a_shard_that_arrives_during_the_listing_of_the_cache_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_with(tmp_path, 300)
@@ -470,13 +469,13 @@ def test_a_shard_that_comes_while_the_cache_is_looked_at_is_counted(
 @pytest.mark.parametrize(
     ("most", "used", "keep", "nbytes", "fits", "stays"),
     [
-        (300, [(OTHER, 1, 100), (OWN, 2, 60), (OWN, 3, 100)], [], 100, True, [2, 3]),  # longest ago, whosever it is
-        (300, [(OWN, 1, 100), (OWN, 2, 100)], [], 100, True, [1, 2]),  # no more goes than must
-        (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 100, True, [1]),  # what is needed stays
+        (300, [(OTHER, 1, 100), (OWN, 2, 60), (OWN, 3, 100)], [], 100, True, [2, 3]),  # of any dataset
+        (300, [(OWN, 1, 100), (OWN, 2, 100)], [], 100, True, [1, 2]),  # no more than necessary is evicted
+        (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 100, True, [1]),  # needed shards stay
         (200, [(OWN, 1, 100), (OWN, 2, 100)], [1], 200, False, [1]),
     ],
 )
-def test_shards_make_room_in_the_order_in_which_they_were_used(
+def test_the_least_recently_used_shards_are_evicted(
     most: int, used: list[tuple[str, int, int]], keep: list[int], nbytes: int, fits: bool, stays: list[int],
     tmp_path: Path,
 ) -> None:  # fmt: skip
@@ -485,14 +484,14 @@ def test_shards_make_room_in_the_order_in_which_they_were_used(
     assert kept(tmp_path) == [f"{name}.lmdb" for name in stays]
 
 
-def test_room_is_reserved_before_a_file_comes(tmp_path: Path) -> None:
+def test_room_is_reserved_before_a_file_arrives(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 150)
     assert folder.make_room(NEW, keep=())
-    assert folder.make_room(NEW, keep=()), "it is the same room"
+    assert folder.make_room(NEW, keep=()), "it reserves the same room"
     assert not folder.make_room(DataFile("shards/8.lmdb", 100, "", 1), keep={NEW.file})
 
 
-def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
+def test_files_being_fetched_by_others_are_left_alone(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, 150)
     assert folder.make_room(NEW, keep=())
     part = tmp_path / OWN / "shards" / ".9.lmdb.part"
@@ -503,7 +502,7 @@ def test_what_somebody_fetches_is_left_alone(tmp_path: Path) -> None:
     assert not part.exists()
 
 
-def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
+def test_no_more_is_prefetched_than_fits_even_if_others_remove_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WaitError(Exception):
@@ -522,11 +521,11 @@ def test_no_more_comes_ahead_than_there_is_room_for_whatever_others_remove(
         next(files_ahead)
 
 
-def test_a_full_disk_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, None)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1000, 901, 99))
     message = f"cache_dir: {tmp_path} has 99 bytes free, and shards/9.lmdb needs 100 bytes; make room, choose another"
     with pytest.raises(OptionError, match=f"^{re.escape(message)}"):
         folder.make_room(NEW, keep=())
     (tmp_path / OWN / "shards" / ".9.lmdb.part").write_bytes(b"1")
-    assert folder.make_room(NEW, keep=()), "a byte of it is there already"
+    assert folder.make_room(NEW, keep=()), "a byte of it already exists"

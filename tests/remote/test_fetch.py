@@ -1,4 +1,4 @@
-"""Datasets fetched from real servers: whole or not at all, and on from where a copy ended."""
+"""Datasets fetched from real servers: complete or not at all, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from servers import URL, Proxy, StopError, flipping, http, point_to, silent_http
 from users import NEEDS_ROOT, shared_folder, user, without_locks
 
 
-def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
+def test_a_dataset_is_fetched_unchanged(dataset: Path, tmp_path: Path) -> None:
     came: list[int] = []
     planned: list[int] = []
     result = fetch_dataset(f"{URL}/", tmp_path / "copy", on_plan=planned.append, on_bytes=came.append)
@@ -38,12 +38,10 @@ def test_a_dataset_comes_as_it_is(dataset: Path, tmp_path: Path) -> None:
     assert (result.samples, result.bytes) == (56, sum(path.stat().st_size for path in dataset.rglob("*.*")))
     assert planned == [sum(came)] == [result.fetched]
     assert verify_dataset(tmp_path / "copy") == VerifyResult(56)
-    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a copy that is whole is nothing to do"
+    assert fetch_dataset(URL, tmp_path / "copy").fetched == 0, "a complete copy leaves nothing to do"
 
 
-def test_a_copy_is_made_where_there_are_no_locks(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_works_without_locks(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_locks(monkeypatch)
     with pytest.warns(PresizeWarning, match=rf"^{tmp_path}/copy: its file system has no locks .* run one at a time$"):
         fetch_dataset(URL, tmp_path / "copy")
@@ -52,7 +50,7 @@ def test_a_copy_is_made_where_there_are_no_locks(
 
 
 @NEEDS_ROOT
-def test_a_second_user_of_the_group_goes_on_with_a_copy(dataset: Path) -> None:
+def test_a_second_user_of_the_group_resumes_a_copy(dataset: Path) -> None:
     def stop_later(_: int) -> None:
         if (folder / "copy" / "shards").is_dir() and list((folder / "copy" / "shards").iterdir()):
             stop()
@@ -65,10 +63,10 @@ def test_a_second_user_of_the_group_goes_on_with_a_copy(dataset: Path) -> None:
         assert files(folder / "copy") == files(dataset)
 
 
-def test_what_a_finished_copy_has_lost_is_fetched(dataset: Path, tmp_path: Path) -> None:
+def test_files_missing_from_a_finished_copy_are_fetched(dataset: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     fetch_dataset(URL, copy)
-    (copy / "report.html").unlink()  # on purpose
+    (copy / "report.html").unlink()  # removed on purpose
     expected = files(dataset)
     del expected["report.html"]
     damages: list[Callable[[Path], object]] = [Path.unlink, lambda lost: os.truncate(lost, 100)]
@@ -82,7 +80,7 @@ def test_what_a_finished_copy_has_lost_is_fetched(dataset: Path, tmp_path: Path)
     assert files(copy) == expected
 
 
-def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path, tmp_path: Path) -> None:
+def test_a_web_server_without_ranges_sends_the_beginning_again(dataset: Path, tmp_path: Path) -> None:
     part = tmp_path / "copy" / ".index.arrow.part"
     part.parent.mkdir()
     shutil.copy(dataset / MANIFEST, tmp_path / "copy" / FETCHING)
@@ -94,7 +92,9 @@ def test_a_web_server_without_ranges_sends_the_beginning_once_more(dataset: Path
 
 
 @pytest.mark.slow
-def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str, proxy: Proxy, tmp_path: Path) -> None:
+def test_a_folder_dataset_is_fetched_with_its_images(
+    raw: Path, url: str, prefix: str, proxy: Proxy, tmp_path: Path
+) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(ImageOptions(sizes=(Size(64, 64),)), "folder"), SERIAL)
     upload(tmp_path / "folder", prefix)
     proxy.damage = flipping(3)
@@ -111,7 +111,7 @@ def test_a_folder_dataset_comes_with_its_images(raw: Path, url: str, prefix: str
         fetch_dataset(url, tmp_path / "copy")
 
 
-def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path: Path) -> None:
+def test_a_copy_resumes_at_the_byte_where_it_ended(dataset: Path, tmp_path: Path) -> None:
     came: list[int] = []
 
     def stop_at_the_second(nbytes: int) -> None:
@@ -136,7 +136,7 @@ def test_a_copy_goes_on_from_the_byte_at_which_it_ended(dataset: Path, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", ["manifest", "shards"])
 def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, dataset: Path, tmp_path: Path) -> None:
-    """Nothing but Ctrl-C ends it: otherwise it would wait for an hour, and then six times."""
+    """Without Ctrl-C, it would wait for an hour, and then six times."""
     program = "import presize.remote.bucket as it; it.SILENCE_S = 3600; from presize.cli import main; main()"
     out = tmp_path / "copy"
     with silent_http(dataset, silent) as (port, asked):
@@ -154,7 +154,7 @@ def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, data
     assert files(out) == files(dataset)
 
 
-def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
+def test_a_connection_that_is_cut_repeatedly_resumes_at_its_position(
     dataset: Path, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.remote.bucket.CHUNK_BYTES", 1 << 12)
@@ -162,11 +162,11 @@ def test_a_connection_that_is_cut_again_and_again_is_taken_up_where_it_was(
     result = fetch_dataset(URL, tmp_path / "copy")
     assert proxy.cut > 0
     assert files(tmp_path / "copy") == files(dataset)
-    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte came twice"
+    assert result.fetched == sum(file.bytes for file in read_manifest(dataset).files()), "no byte was sent twice"
 
 
 @pytest.mark.slow
-def test_a_server_that_breaks_off_for_ever_is_one_line(
+def test_a_server_that_always_breaks_off_is_one_line(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -181,7 +181,7 @@ def test_a_server_that_breaks_off_for_ever_is_one_line(
     assert not (tmp_path / "copy" / MANIFEST).exists()
 
 
-def test_as_many_bytes_are_taken_as_there_should_be() -> None:
+def test_a_file_has_at_most_the_expected_bytes() -> None:
     assert b"".join(exactly(5, [b"123", b"45678"], 3, "x")) == b"45678"
     with pytest.raises(BrokenOffError, match=r"^x ended 10 bytes too early$"):
         list(exactly(10, [], 0, "x"))
@@ -190,7 +190,7 @@ def test_as_many_bytes_are_taken_as_there_should_be() -> None:
 
 
 @pytest.mark.parametrize("where", ["shards/00000.lmdb", "index.arrow"])
-def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
+def test_a_file_that_differs_from_the_manifest_is_not_kept(
     where: str, dataset: Path, url: str, prefix: str, tmp_path: Path
 ) -> None:
     shutil.copytree(dataset, tmp_path / "damaged")
@@ -215,14 +215,14 @@ def test_a_file_that_is_not_what_the_manifest_says_is_not_kept(
           for url in ("s3://", "ftp://host/64", "/some/folder")),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_one_line(url: str, message: str, tmp_path: Path) -> None:
+def test_a_missing_dataset_is_one_line(url: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteError) as caught:
         fetch_dataset(url, tmp_path / "copy")
     assert str(caught.value) == message
     assert not (tmp_path / "copy").exists()
 
 
-def test_nobody_who_answers_missing_credentials_or_a_missing_library_are_one_line(
+def test_no_answer_missing_credentials_or_a_missing_library_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point_to(monkeypatch, 9)
@@ -245,7 +245,7 @@ def test_nobody_who_answers_missing_credentials_or_a_missing_library_are_one_lin
         ("", BuildError, "File exists"),
     ],
 )
-def test_what_is_in_the_folder_stays(name: str, kind: type[PresizeError], message: str, tmp_path: Path) -> None:
+def test_existing_files_in_the_folder_stay(name: str, kind: type[PresizeError], message: str, tmp_path: Path) -> None:
     path = tmp_path / "copy" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
@@ -255,14 +255,14 @@ def test_what_is_in_the_folder_stays(name: str, kind: type[PresizeError], messag
     assert files(tmp_path) == before
 
 
-def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_small_disk_is_reported_before_fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(BuildError, match=r"has 1 kB free and needs .* make room"):
         fetch_dataset(URL, tmp_path / "copy")
 
 
-def test_the_command_fetches_and_says_how_much(presize: Callable[..., Ran], tmp_path: Path) -> None:
+def test_the_command_fetches_and_reports_the_amount(presize: Callable[..., Ran], tmp_path: Path) -> None:
     ran = presize("fetch", URL, tmp_path / "copy", "--json")
     said = read_json(ran.out, "fetch")
     assert (ran.code, said["samples"], said["out"]) == (0, 56, str(tmp_path / "copy"))
@@ -273,7 +273,7 @@ def test_the_command_fetches_and_says_how_much(presize: Callable[..., Ran], tmp_
     assert presize("fetch", "nowhere", tmp_path / "b").err.startswith("presize: error: URL 'nowhere': expected s3://")
 
 
-def test_a_copy_that_is_killed_goes_on(dataset: Path, tmp_path: Path) -> None:
+def test_a_killed_copy_resumes(dataset: Path, tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("presize")), "fetch", URL, str(tmp_path / "copy")]
     process = subprocess.Popen(command)
     while process.poll() is None and not (tmp_path / "copy" / FETCHING).exists():

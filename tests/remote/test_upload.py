@@ -1,4 +1,4 @@
-"""Datasets copied to real servers: whole or not at all, one at a place, and on from where a copy ended."""
+"""Datasets copied to real servers: complete or not at all, one per URL, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names
 
 @dataclass
 class Source:
-    """A folder of photographs, and the dataset that is built from it."""
+    """A folder of photographs, and its dataset."""
 
     photos: Path
     out: Path
@@ -42,7 +42,7 @@ class Source:
         return self.out
 
     def update(self, options: BuildOptions = SHARDS) -> Path:
-        """Add a photograph, and bring the dataset up to date."""
+        """Add a photograph, and update the dataset."""
         some = min(self.photos.rglob("*.jpg"))
         shutil.copy(some, some.with_name(f"new-{some.name}"))
         build_dataset(self.photos, self.out, options, UPDATE)
@@ -68,7 +68,7 @@ def stopping_after(nbytes: int) -> Callable[[int], None]:
     return stop
 
 
-def test_a_dataset_that_is_replaced_while_it_is_copied_is_not_damaged(raw: Path, url: str, tmp_path: Path) -> None:
+def test_a_dataset_replaced_while_it_is_copied_is_not_called_damaged(raw: Path, url: str, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "out", SHARDS, SERIAL)
 
     def replace_it(_: int) -> None:
@@ -79,7 +79,7 @@ def test_a_dataset_that_is_replaced_while_it_is_copied_is_not_damaged(raw: Path,
     assert MANIFEST not in names(url)
 
 
-def test_a_dataset_arrives_as_it_is(dataset: Path, url: str, tmp_path: Path) -> None:
+def test_a_dataset_arrives_unchanged(dataset: Path, url: str, tmp_path: Path) -> None:
     gone: list[int] = []
     planned: list[int] = []
     result = upload_dataset(dataset, f"{url}/", on_plan=planned.append, on_bytes=gone.append)
@@ -95,7 +95,7 @@ def put(url: str, name: str, content: bytes, metadata: dict[str, str]) -> None:
 
 
 def client(call: str, url: str, name: str, **values: object) -> Any:
-    """Do something to an object of a dataset, as another program does."""
+    """Change an object of a dataset, as another program could."""
     import boto3
 
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
@@ -110,7 +110,7 @@ def client(call: str, url: str, name: str, **values: object) -> Any:
         ("rejects.jsonl", ["other bytes, with metadata"]),
     ],
 )
-def test_what_is_missing_or_differs_in_a_copy_is_sent_again(
+def test_missing_or_different_files_of_a_copy_are_sent_again(
     name: str, damages: list[str], dataset: Path, url: str, tmp_path: Path
 ) -> None:
     upload_dataset(dataset, url)
@@ -143,9 +143,7 @@ def test_files_of_several_parts_are_compared(url: str, tmp_path: Path) -> None:
     assert upload_dataset(tmp_path / "set", url).sent_again == ()
 
 
-def test_a_copy_without_its_manifest_is_finished_with_what_is_missing_or_differs(
-    dataset: Path, url: str, tmp_path: Path
-) -> None:
+def test_a_copy_without_its_manifest_is_completed(dataset: Path, url: str, tmp_path: Path) -> None:
     upload_dataset(dataset, url)
     there = client("get_object", url, "shards/00001.lmdb")
     put(url, "shards/00001.lmdb", bytes(there["ContentLength"]), there["Metadata"])
@@ -158,9 +156,7 @@ def test_a_copy_without_its_manifest_is_finished_with_what_is_missing_or_differs
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "presize", "vers'])
-def test_a_damaged_manifest_beside_the_files_of_a_dataset_is_sent_again(
-    content: bytes, dataset: Path, url: str
-) -> None:
+def test_a_damaged_manifest_among_the_files_of_a_dataset_is_sent_again(content: bytes, dataset: Path, url: str) -> None:
     upload_dataset(dataset, url)
     put(url, MANIFEST, content, {})
     assert upload_dataset(dataset, url).sent_again == (MANIFEST,)
@@ -168,7 +164,9 @@ def test_a_damaged_manifest_beside_the_files_of_a_dataset_is_sent_again(
 
 
 @pytest.mark.parametrize("other", ["no files", "index-1.arrow"])
-def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: str, dataset: Path, url: str) -> None:
+def test_a_damaged_manifest_that_may_belong_to_another_dataset_is_left_alone(
+    other: str, dataset: Path, url: str
+) -> None:
     if other != "no files":
         upload_dataset(dataset, url)
         put(url, other, b"of a newer state", {})
@@ -178,7 +176,7 @@ def test_a_damaged_manifest_that_may_be_of_another_dataset_is_left_alone(other: 
     assert client("get_object", url, MANIFEST)["Body"].read() == b"{}"
 
 
-def test_an_interrupted_copy_is_no_dataset_and_goes_on(source: Source, url: str, tmp_path: Path) -> None:
+def test_an_interrupted_copy_is_not_a_dataset_and_resumes(source: Source, url: str, tmp_path: Path) -> None:
     whole = sum(file.bytes for file in read_manifest(source.build()).files())
     with pytest.raises(StopError):
         upload_dataset(source.out, url, on_bytes=stopping_after(whole * 3 // 4))
@@ -188,7 +186,7 @@ def test_an_interrupted_copy_is_no_dataset_and_goes_on(source: Source, url: str,
     assert fetched(url, tmp_path / "copy") == files(source.out)
 
 
-def test_a_connection_that_is_dropped_is_one_line_and_the_copy_goes_on(
+def test_a_dropped_connection_is_one_line_and_the_copy_resumes(
     dataset: Path, url: str, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.most_asked = 100_000
@@ -204,10 +202,10 @@ def test_a_connection_that_is_dropped_is_one_line_and_the_copy_goes_on(
     ("content", "message", "unwritten"),
     [
         (b"?", r"00000\.lmdb: its SHA-256 differs from the manifest; presize repair", "shards/00000.lmdb"),
-        (None, r"00000\.lmdb: No such file", "index.arrow"),  # before any is copied
+        (None, r"00000\.lmdb: No such file", "index.arrow"),  # before any file is copied
     ],
 )
-def test_a_file_that_is_damaged_or_missing_is_not_copied(
+def test_a_damaged_or_missing_file_is_not_copied(
     content: bytes | None, message: str, unwritten: str, dataset: Path, url: str, tmp_path: Path
 ) -> None:
     root = shutil.copytree(dataset, tmp_path / "set")
@@ -221,12 +219,12 @@ def test_a_file_that_is_damaged_or_missing_is_not_copied(
     assert Bucket(url).head(unwritten) is None
 
 
-def test_an_updated_dataset_takes_the_place_of_the_old_one(source: Source, url: str, tmp_path: Path) -> None:
+def test_an_updated_dataset_replaces_the_old_one(source: Source, url: str, tmp_path: Path) -> None:
     old = upload_dataset(source.build(), url)
     before = {file.file for file in read_manifest(source.out).files()}
     shared = read_manifest(source.update()).shards[0].file
     there = client("get_object", url, shared)
-    put(url, shared, bytes(there["ContentLength"]), there["Metadata"])  # what both have is compared, too
+    put(url, shared, bytes(there["ContentLength"]), there["Metadata"])  # files of both datasets are compared, too
     assert upload_dataset(source.out, url).uploaded < old.uploaded / 2
     assert fetched(url, tmp_path / "copy") == files(source.out)
     gone = before - {file.file for file in read_manifest(source.out).files()}
@@ -235,7 +233,7 @@ def test_an_updated_dataset_takes_the_place_of_the_old_one(source: Source, url: 
 
 
 @pytest.mark.parametrize("which", ["another", "an older state", "another of a later generation"])
-def test_a_dataset_at_a_place_is_left_alone_by_any_but_its_next_state(
+def test_a_dataset_in_the_store_is_only_replaced_by_its_next_state(
     which: str, dataset: Path, source: Source, url: str, tmp_path: Path
 ) -> None:
     there, message = dataset, "another dataset; choose another URL$"
@@ -249,11 +247,11 @@ def test_a_dataset_at_a_place_is_left_alone_by_any_but_its_next_state(
     upload_dataset(there, url)
     with pytest.raises(RemoteError, match=f"^{re.escape(url)} holds {message}"):
         upload_dataset(new, url)
-    assert CLAIM not in names(url), "a copy that is refused claims nothing"
+    assert CLAIM not in names(url), "a refused copy claims nothing"
     assert fetched(url, tmp_path / "copy") == files(there)
 
 
-def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(source: Source, url: str) -> None:
+def test_leftovers_of_a_replaced_dataset_are_removed_by_the_next_copy(source: Source, url: str) -> None:
     upload_dataset(source.build(), url)
     before = names(url)
     for name in ("shards/00000-7.lmdb", "index-7.arrow", "notes.txt"):
@@ -262,7 +260,7 @@ def test_what_a_replaced_dataset_left_is_removed_by_the_next_copy(source: Source
     assert names(url) == sorted([*before, "notes.txt"])
 
 
-def test_two_copies_of_different_datasets_to_a_place_do_not_mix(
+def test_two_copies_of_different_datasets_to_a_url_do_not_mix(
     dataset: Path, source: Source, url: str, tmp_path: Path
 ) -> None:
     with pytest.raises(StopError):
@@ -290,7 +288,7 @@ def test_a_claim_of_another_program_is_no_traceback(claim: bytes, dataset: Path,
     assert str(caught.value).isprintable() and len(str(caught.value)) < 900
 
 
-def test_of_two_copies_to_a_place_at_once_the_same_ends_well_and_another_is_left_alone(
+def test_concurrent_copies_to_a_url_succeed_if_equal_and_are_left_alone_if_not(
     dataset: Path, url: str, tmp_path: Path
 ) -> None:
     second = []
@@ -314,7 +312,7 @@ def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Prox
     assert names(url) == []
 
 
-def test_what_cannot_be_copied_or_nowhere_is_one_line(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
+def test_impossible_copies_are_one_line(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
     web, nowhere = "http://127.0.0.1:1/x", "s3://nowhere/set"
     table: list[tuple[Path, str, type[PresizeError], str]] = [
@@ -328,7 +326,7 @@ def test_what_cannot_be_copied_or_nowhere_is_one_line(dataset: Path, raw: Path, 
             upload_dataset(root, place)
 
 
-def test_the_command_uploads_and_says_how_much(presize: Callable[..., Ran], url: str, tmp_path: Path) -> None:
+def test_the_command_uploads_and_reports_the_amount(presize: Callable[..., Ran], url: str, tmp_path: Path) -> None:
     make_samples(tmp_path / "photos", SampleOptions(images=4, classes=2, long_side=64))
     build_dataset(tmp_path / "photos", tmp_path / "set", SMALL, SERIAL)
     ran = presize("upload", tmp_path / "set", url)

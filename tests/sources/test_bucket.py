@@ -1,4 +1,4 @@
-"""Photographs in a bucket or on a web server: listed and built as those of a folder are."""
+"""Photographs in a bucket or on a web server, listed and built like those of a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UPDATE = RunOptions(engine="sequential", report=False, update=True)
 
 @pytest.fixture(scope="module")
 def photos(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source with all that a listing has to get right; read only."""
+    """Create a source with every special case of a listing; read only."""
     folder = shutil.copytree(raw, tmp_path_factory.mktemp("bucket") / "photos")
     first, second = sorted(path for path in folder.iterdir())[:2]
     some = sorted(first.glob("*.jpg"))
@@ -51,21 +51,21 @@ def photos(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    """The port of an S3 server that has `photos`."""
+    """Run an S3 server with `photos`, and yield its port."""
     with pytest.MonkeyPatch.context() as patch, s3(patch) as port:
         yield port
 
 
 @pytest.fixture(scope="module")
 def url(server: int, photos: Path) -> str:  # noqa: ARG001
-    """Where `photos` are; read only."""
+    """Return the URL of `photos`; read only."""
     upload(photos, "photos")
     return f"s3://{BUCKET}/photos"
 
 
 @pytest.fixture
 def prefix(server: int, photos: Path, tmp_path: Path) -> str:  # noqa: ARG001
-    """A place of its own in the bucket with `photos`."""
+    """Upload `photos` to a unique prefix of the bucket."""
     upload(photos, tmp_path.name)
     return tmp_path.name
 
@@ -79,7 +79,7 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset that is made of the folder; read only."""
+    """Build the dataset of the folder; read only."""
     out = tmp_path_factory.mktemp("bucket") / "local"
     build_dataset(photos, out, SHARDS, SERIAL)
     return out
@@ -94,17 +94,17 @@ def remove(name: str) -> None:
 
 
 def listed(source: Source) -> list[object]:
-    """All of a listing that does not depend on where the files are."""
+    """Return the parts of a listing that do not depend on the place of the files."""
     table = source.table.drop_columns("source_mtime_ns")
     return [table.to_pydict(), source.classes, source.hidden, source.outside, source.by_folder]
 
 
 @pytest.mark.parametrize("options", [SourceOptions(), SourceOptions(labels="none")])
-def test_a_bucket_is_listed_as_the_folder_is(url: str, photos: Path, options: SourceOptions) -> None:
+def test_a_bucket_is_listed_like_the_folder(url: str, photos: Path, options: SourceOptions) -> None:
     assert listed(scan(url, options)) == listed(scan(photos, options))
 
 
-def test_credentials_are_those_that_the_environment_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_those_of_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[str] = []
 
     class Refusing(BaseHTTPRequestHandler):
@@ -142,12 +142,12 @@ FORKED = """
 """
 
 
-def test_a_process_that_was_forked_from_one_that_used_a_store_is_told() -> None:
+def test_a_process_forked_from_one_that_used_a_store_gets_an_error() -> None:
     expected = "http://127.0.0.1:9/there: this process was forked after its parent used a store; start it with spawn"
     assert run_python(FORKED).strip() == expected
 
 
-def test_objects_that_stand_for_folders_are_none(prefix: str, photos: Path, tmp_path: Path) -> None:
+def test_objects_that_stand_for_folders_are_skipped(prefix: str, photos: Path, tmp_path: Path) -> None:
     first = min(path.name for path in photos.iterdir() if path.is_dir() and not path.name.startswith("."))
     for marker in ("", f"{first}/", f"{first}/sub/", f"{first}/sub/deeper/"):
         put(f"{prefix}/{marker}", b"")
@@ -164,7 +164,7 @@ def assert_same_shards(one: Path, other: Path) -> None:
     assert rejects[0] == rejects[1]
 
 
-def test_a_build_makes_the_shards_that_it_makes_of_the_folder(url: str, local: Path, tmp_path: Path) -> None:
+def test_a_build_yields_the_same_shards_as_from_the_folder(url: str, local: Path, tmp_path: Path) -> None:
     build_dataset(url, tmp_path / "other", SHARDS, RunOptions(jobs=2))
     assert_same_shards(local, tmp_path / "other")
     assert len(files(local / "shards")) == 5
@@ -185,7 +185,7 @@ def test_a_web_server_is_read_with_a_label_table(photos: Path, tmp_path: Path) -
     assert_same_shards(tmp_path / "web", tmp_path / "local")
 
 
-def test_a_label_table_may_spell_objects_otherwise(url: str, photos: Path, tmp_path: Path) -> None:
+def test_a_label_table_may_spell_objects_differently(url: str, photos: Path, tmp_path: Path) -> None:
     paths = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/*.jpg"))[:5]
     spelled = [f"./{paths[0]}", f"/{paths[1]}", paths[2].replace("/", "\\"), f"{paths[3]} ", paths[4]]
     expected = listed(scan(photos, labelled(tmp_path, paths)))
@@ -195,7 +195,7 @@ def test_a_label_table_may_spell_objects_otherwise(url: str, photos: Path, tmp_p
     assert listed(scan(url, labelled(tmp_path, [*stems, *spelled[3:]]))) == expected
 
 
-def test_paths_of_a_table_that_are_no_objects_are_told(prefix: str, photos: Path, tmp_path: Path) -> None:
+def test_paths_of_a_table_that_are_not_objects_are_reported(prefix: str, photos: Path, tmp_path: Path) -> None:
     put(f"{prefix}/a\tb.jpg", b"x")
     with http(photos) as port:
         for source in (f"s3://{BUCKET}/{prefix}", f"http://127.0.0.1:{port}"):
@@ -208,7 +208,7 @@ def test_paths_of_a_table_that_are_no_objects_are_told(prefix: str, photos: Path
                     scan(source, labelled(tmp_path, [path, "beside.txt"]))
 
 
-def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
+def test_objects_that_change_or_disappear_during_a_build_are_not_stored(
     prefix: str, photos: Path, tmp_path: Path
 ) -> None:
     first, second = sorted(path.relative_to(photos).as_posix() for path in photos.glob("[0-9]*/00*.jpg"))[:2]
@@ -223,9 +223,7 @@ def test_objects_that_change_or_go_while_they_are_built_are_not_stored(
     assert {reasons[path].partition(":")[0] for path in (first, second)} == {"it changed during the build"}
 
 
-def test_a_connection_that_is_cut_again_and_again_changes_nothing(
-    url: str, local: Path, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_repeatedly_cut_connections_change_nothing(url: str, local: Path, proxy: Proxy, tmp_path: Path) -> None:
     assert len(scan(url).table) == 67
     proxy.most = 70_000
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
@@ -234,7 +232,7 @@ def test_a_connection_that_is_cut_again_and_again_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
+def test_a_store_that_disappears_is_one_line_and_the_build_resumes(
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     def meanwhile(_: object) -> None:
@@ -247,7 +245,7 @@ def test_a_store_that_goes_away_is_one_line_and_the_build_goes_on(
     assert_same_shards(tmp_path / "out", local)
 
 
-def test_an_update_reads_what_is_new_and_nothing_else(prefix: str, photos: Path, proxy: Proxy, tmp_path: Path) -> None:
+def test_an_update_reads_only_new_objects(prefix: str, photos: Path, proxy: Proxy, tmp_path: Path) -> None:
     url = f"s3://{BUCKET}/{prefix}"
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     some = next(photos.glob("[0-9]*/00*.jpg"))
@@ -258,7 +256,7 @@ def test_an_update_reads_what_is_new_and_nothing_else(prefix: str, photos: Path,
     assert [path.rpartition("/")[2] for path in proxy.asked if "list-type" not in path] == ["new.jpg"]
 
 
-def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, local: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_rebuilt_from_the_bucket(url: str, local: Path, tmp_path: Path) -> None:
     shutil.copytree(local, tmp_path / "out")
     shard = tmp_path / "out" / "shards" / "00001.lmdb"
     whole = shard.read_bytes()
@@ -270,7 +268,7 @@ def test_a_damaged_shard_is_made_again_from_the_bucket(url: str, local: Path, tm
 NO_PATHS = ["0-red-disc/../../c.jpg", "0-red-disc//b.jpg", "./c.jpg", "a/./c.jpg", "..", "a\tb.jpg", "c\x7f.jpg", "z//"]
 
 
-def test_objects_whose_names_are_no_paths_are_rejected_by_name(
+def test_objects_whose_names_are_not_paths_are_rejected_by_name(
     prefix: str, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in NO_PATHS:
@@ -284,10 +282,10 @@ def test_objects_whose_names_are_no_paths_are_rejected_by_name(
 
 
 @pytest.mark.usefixtures("server")
-def test_a_name_that_is_no_path_on_a_later_page_loses_no_object(
+def test_a_name_that_is_not_a_path_on_a_later_page_loses_no_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")  # a page
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")  # keys per page
     names = ["0.jpg", "1.jpg", "2.jpg", "3.jpg", "4 ü+%20.jpg", "4//b.jpg", "5.jpg", "6.jpg", "7.jpg"]
     for name in names:
         put(f"{tmp_path.name}/{name}", b"x")
@@ -296,16 +294,14 @@ def test_a_name_that_is_no_path_on_a_later_page_loses_no_object(
     assert scan(url).table.column("path").to_pylist() == [name for name in names if "//" not in name]
 
 
-def test_a_photograph_that_is_damaged_on_its_way_is_read_again(
-    url: str, local: Path, proxy: Proxy, tmp_path: Path
-) -> None:
+def test_a_photograph_damaged_in_transit_is_read_again(url: str, local: Path, proxy: Proxy, tmp_path: Path) -> None:
     proxy.damage = flipping(5)
     build_dataset(url, tmp_path / "out", SHARDS, SERIAL)
     assert_same_shards(tmp_path / "out", local)
 
 
 @pytest.mark.slow
-def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again(
+def test_photographs_always_damaged_in_transit_are_not_stored_and_tried_again(
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.damage = flipping(float("inf"))
@@ -317,11 +313,11 @@ def test_photographs_that_always_come_damaged_are_not_stored_and_are_tried_again
 
 
 def of_kms(answer: bytes) -> bytes:
-    """An answer of S3, with such an ETag as an object has that is encrypted by KMS."""
+    """Return an answer of S3 with an ETag like those of objects encrypted by KMS."""
     return re.sub(rb'(etag: "[0-9a-f]{30})[0-9a-f]{2}"', rb'\g<1>0f"', answer, flags=re.IGNORECASE)
 
 
-def test_photographs_that_are_encrypted_by_kms_are_read_twice_since_their_etags_are_no_md5s(
+def test_photographs_encrypted_by_kms_are_read_twice_because_their_etags_are_not_md5s(
     photos: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     content, damage = next(photos.glob("[0-9]*/00*.jpg")).read_bytes(), flipping(1)
@@ -337,7 +333,7 @@ def test_photographs_that_are_encrypted_by_kms_are_read_twice_since_their_etags_
 
 
 @pytest.mark.parametrize(("part_mib", "times", "is_read"), [(5, 0, True), (5, 1, True), (5, 99, False), (6, 1, True)])
-def test_objects_that_were_written_in_parts_are_compared_with_their_etag_or_read_twice(
+def test_objects_written_in_parts_are_compared_with_their_etag_or_read_twice(
     part_mib: int, times: int, is_read: bool, server: int, proxy: Proxy, tmp_path: Path
 ) -> None:
     content, part = bytes(13 << 19) + b"\xff\xd9", part_mib << 20
@@ -351,7 +347,7 @@ def test_objects_that_were_written_in_parts_are_compared_with_their_etag_or_read
         assert bucket.get("parts", len(content)) == content
 
 
-def test_a_place_that_is_empty_or_not_there_is_one_line(url: str) -> None:
+def test_an_empty_or_missing_prefix_is_one_line(url: str) -> None:
     with pytest.raises(
         SourceError, match=rf"^source '{url}/nothing' holds no files \(nothing at all\); expected image"
     ):

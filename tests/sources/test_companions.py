@@ -1,4 +1,4 @@
-"""Which files are the companions of which samples, and which samples have none."""
+"""Matching of companions and samples, and samples without companions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MASK = Companion("mask", "masks/{stem}.png")
         ("{dir}/{stem%_img}.png", None),
     ],
 )
-def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None) -> None:
+def test_a_pattern_maps_a_path_to_its_companion(pattern: str, path: str | None) -> None:
     table = pa.table({"path": pa.array(["a/b/1.tar.gz"], pa.large_string())})
     assert companion_paths(Companion("mask", pattern), table).to_pylist() == [path]
 
@@ -51,12 +51,12 @@ def test_a_pattern_names_the_companion_of_a_path(pattern: str, path: str | None)
         ("mask={file}", r"expected \{stem\}, \{dir\}, \{subdir\} or \{name\} in '\{file\}', got \{file\}"),
     ],
 )
-def test_what_is_no_pair_is_refused(text: str, what: str) -> None:
+def test_invalid_pairs_are_refused(text: str, what: str) -> None:
     with pytest.raises(OptionError, match=what):
         Companion.parse(text)
 
 
-def test_a_pair_is_a_pattern_or_a_column_and_formats_and_filters_are_of_one_or_of_all() -> None:
+def test_a_pair_is_a_pattern_or_a_column_and_formats_and_filters_apply_to_one_or_all() -> None:
     assert Companion.parse("mask=column:seg") == Companion("mask", column="seg")
     assert Companion.parse("mask=a=b/{stem}") == Companion("mask", "a=b/{stem}")
     with pytest.raises(OptionError, match="got both"):
@@ -76,7 +76,7 @@ def test_a_pair_is_a_pattern_or_a_column_and_formats_and_filters_are_of_one_or_o
 # Samples
 
 
-def test_a_companion_that_the_disk_does_not_find_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_companion_that_the_disk_cannot_find_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = os.lstat
 
     def lstat(path: str) -> os.stat_result:

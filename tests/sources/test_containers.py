@@ -1,4 +1,4 @@
-"""Containers: LMDBs, Parquet files and tar shards, as other programs lay them out, and whatever is wrong with them."""
+"""Containers: LMDBs, Parquet files and tar shards as other programs write them, and all kinds of damage to them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_folder_is_recognized_by_the_names_in_it() -> None:
     assert {name: (kind := kind_of(name)) and kind.name for name in names} == names
 
 
-def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_path: Path) -> None:
+def test_an_image_at_any_depth_makes_a_folder_one_of_images_except_with_keys(tmp_path: Path) -> None:
     for name in ("b/1.tar", "0.tar", ".cache/1.tar"):
         write_tar(tmp_path / name, tar_samples(1))
     for keys in (False, True):
@@ -77,14 +77,14 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_but_for_keys(tmp_pat
         scan_images(tmp_path / "b")
 
 
-# Where the values lie: where liblmdb says, and never outside of the file
+# Byte offsets of values: as liblmdb reports them, and always inside the file
 
 KEYS = st.binary(min_size=1, max_size=60)
 SIZES = st.sampled_from([0, 1, 50, 2000, 2030, 4080, 4081, 20_000])
 
 
 @given(records=st.dictionaries(KEYS, SIZES, max_size=200), gone=st.sets(st.integers(0, 199)))
-def test_all_records_are_found_where_they_lie(
+def test_all_records_are_found_at_their_offsets(
     records: dict[bytes, int], gone: set[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("lmdb") / "a"
@@ -102,7 +102,7 @@ def test_all_records_are_found_where_they_lie(
 
 
 def test_a_small_file_cannot_claim_large_values(tmp_path: Path) -> None:
-    """Two records that share their pages would make a build read them twice; a thousand, a thousand times."""
+    """Two records that share their pages would make a build read them twice, and a thousand, a thousand times."""
     path = write_lmdb(tmp_path / "a", {"1": b"x" * 9000, "2": b"y" * 9000}) / "data.mdb"
     content = bytearray(path.read_bytes())
     first = content.find(b"x" * 100) // 4096
@@ -114,7 +114,7 @@ def test_a_small_file_cannot_claim_large_values(tmp_path: Path) -> None:
         read_lmdb(str(path))
 
 
-def test_whatever_is_changed_in_a_file_no_place_lies_outside_of_it(tmp_path: Path) -> None:
+def test_no_change_of_a_file_yields_an_offset_outside_of_it(tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "a", {f"key-{n:04d}": bytes([n % 256]) * (n * 37 % 5000) for n in range(400)})
     whole = (path / "data.mdb").read_bytes()
     draw = random.Random(7)
@@ -145,7 +145,7 @@ PICTURES = [picture(number) for number in range(10)]
 
 
 def reading(source: Source) -> Callable[[int], bytes]:
-    """What reads the sample of a number."""
+    """Return a function that reads a sample by number."""
     reader = SourceReader(source.root)
     return lambda sample: reader.read(source.files(np.array([sample]))[0])
 
@@ -178,7 +178,7 @@ def test_a_row_without_bytes_is_an_image_error(tmp_path: Path) -> None:
         value(source, 1)
 
 
-def test_a_row_group_that_is_damaged_costs_its_images_alone(tmp_path: Path) -> None:
+def test_a_damaged_row_group_costs_only_its_images(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)}, group_rows=5)
     content = bytearray(path.read_bytes())
     second = pa.parquet.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
@@ -213,19 +213,17 @@ def test_rows_read_in_order_are_decoded_once_and_in_any_order_are_right(
     assert [read(sample) for sample in shuffled] == [PICTURES[sample % 10] for sample in shuffled]
 
 
-def test_the_footer_of_a_file_is_parsed_once_by_all_that_read_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_footer_of_a_file_is_parsed_once_for_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)})
     source = scan(tmp_path)
     parsed: list[str] = []
     read_metadata = pq.read_metadata
     monkeypatch.setattr(pq, "read_metadata", lambda path: parsed.append(path) or read_metadata(path))
-    assert [reading(source)(sample) for sample in range(10)] == PICTURES  # a reader each
-    assert parsed == []  # the listing has
+    assert [reading(source)(sample) for sample in range(10)] == PICTURES  # one reader each
+    assert parsed == []  # only the listing parses it
 
 
-def test_a_file_that_is_replaced_while_it_is_opened_is_read_by_its_own_footer(
+def test_a_file_replaced_while_it_is_opened_is_read_with_its_own_footer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES)}, group_rows=5)
@@ -252,8 +250,8 @@ READ_IN_ORDER = """
 """
 
 
-def test_a_row_group_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
-    """A few pages are, as they are read and decompressed: pyarrow writes 1,024 rows, here 20 MB, into each."""
+def test_a_row_group_is_never_completely_in_memory(tmp_path: Path) -> None:
+    """Only a few pages are: pyarrow writes 1,024 rows, here 20 MB, into each."""
     values = [np.random.default_rng(n).bytes(20_000) for n in range(3000)]
     path = write_parquet(tmp_path / "a.parquet", {"image": pa.array(values)}, group_rows=3000)
     read_bytes, peak_bytes = map(int, run_python(READ_IN_ORDER, path, timeout_s=60).split())
@@ -265,7 +263,7 @@ LONG = "very/long/" + "folder/" * 30
 
 
 def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
-    """It is stored in binary, or in PAX headers; the file is sparse here."""
+    """The size is stored in binary, or in PAX headers; the file is sparse."""
     for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         member = tarfile.TarInfo("big.png")
         member.size = 9 << 30
@@ -277,8 +275,8 @@ def test_a_size_of_more_than_8_gib_is_read(tmp_path: Path) -> None:
         assert found.rejects == []
 
 
-def test_a_sparse_file_of_posix_format_is_rejected_by_its_own_name(tmp_path: Path) -> None:
-    """GNU tar gives it another one as well, with the number of its process."""
+def test_a_sparse_file_of_posix_format_is_rejected_by_its_real_name(tmp_path: Path) -> None:
+    """GNU tar also gives it another name, with the number of its process."""
     member = tarfile.TarInfo("GNUSparseFile.28513/1.jpg")
     member.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.name": "cats/1.jpg", "GNU.sparse.realsize": "9"}
     path = tmp_path / "a.tar"
@@ -287,12 +285,12 @@ def test_a_sparse_file_of_posix_format_is_rejected_by_its_own_name(tmp_path: Pat
     assert (reject.path, reject.reason) == ("a.tar/cats/1.jpg", "it is a link, or not a regular file")
 
 
-def test_links_are_rejected_and_folders_are_nothing(tmp_path: Path) -> None:
+def test_links_are_rejected_and_folders_are_skipped(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", tar_samples(2))
     with tarfile.open(path, "a") as tar:
         for name, kind in (("3.png", tarfile.SYMTYPE), ("folder.png", tarfile.DIRTYPE)):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # which it does not have
+            member.type, member.linkname, member.size = kind, "/etc/passwd", 700  # a size that it does not have
             tar.addfile(member)
     assert rejected(scan(tmp_path)) == {"a.tar/3.png": "it is a link, or not a regular file"}
 
@@ -304,7 +302,7 @@ PAIRS = [Companion("depth", "{dir}/{stem}.depth.npy"), Companion("mask", "{dir}/
 
 
 def pair_samples(count: int = 3) -> list[tuple[str, bytes]]:
-    """Pictures with a depth map and a mask each, and with a file that nobody asks for."""
+    """Return pictures with a depth map and a mask each, and with an unused file."""
     return [
         (f"x/{number}.{extension}", f"{extension} of {number}".encode())
         for number in range(count)
@@ -312,9 +310,9 @@ def pair_samples(count: int = 3) -> list[tuple[str, bytes]]:
     ]
 
 
-def test_companions_of_a_sample_are_other_files_of_it(tmp_path: Path) -> None:
+def test_companions_of_a_sample_are_its_other_files(tmp_path: Path) -> None:
     files = [file for file in pair_samples() if file[0] != "x/1.mask.png"]
-    for name in ("a", "b"):  # whose samples have the same paths
+    for name in ("a", "b"):  # with samples of the same paths
         write_tar(tmp_path / f"{name}.tar", files)
     with pytest.warns(PresizeWarning, match=r"the number of samples that have them: \.other \(4\); they are left out"):
         source = scan(tmp_path, companions=PAIRS)
@@ -326,7 +324,7 @@ def test_companions_of_a_sample_are_other_files_of_it(tmp_path: Path) -> None:
     assert "txt" in source.fields and "offset:depth" not in source.fields
 
 
-def test_a_companion_in_no_sample_and_a_field_with_the_name_of_its_column_are_refused(tmp_path: Path) -> None:
+def test_a_missing_companion_and_a_field_named_like_its_column_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", pair_samples(2))
     with pytest.raises(
         SourceError, match=r"no samples in 1 file; the first, 'a\.tar/x/0\.jpg': companion no does not ex"
@@ -339,11 +337,11 @@ def test_a_companion_in_no_sample_and_a_field_with_the_name_of_its_column_are_re
         scan(tmp_path, companions=PAIRS[:1])
 
 
-# Tars that are cut short, or no tars
+# Truncated tars, and files that are not tars
 
 
 def whole_before(cut: int, path: Path) -> list[str]:
-    """The samples that lie before `cut` with all their files, as tarfile sees them."""
+    """Return the samples whose files are all before `cut`, according to tarfile."""
     ends: dict[str, int] = {}
     with tarfile.open(path) as tar:
         for member in tar:
@@ -357,10 +355,10 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(share=st.floats(0, 1))
-def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> None:
+def test_complete_samples_of_a_truncated_tar_are_kept(share: float, shard: Path) -> None:
     content = shard.read_bytes()
     with tarfile.open(shard) as tar:
-        begin = tar.getmembers()[3].offset  # one sample is whole: it shows which files the others have
+        begin = tar.getmembers()[3].offset  # one complete sample shows the files of the others
         end = max(member.offset_data + member.size for member in tar)
     cut = begin + int(share * (end - begin))
     place = shard.with_name("cut.tar")
@@ -371,7 +369,7 @@ def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> 
     assert "samples before it are kept" in found.rejects[-1].reason
 
 
-# Tars that were joined
+# Joined tars
 
 
 @settings(max_examples=examples(15))
@@ -384,7 +382,7 @@ def test_of_a_tar_cut_short_what_is_whole_is_kept(share: float, shard: Path) -> 
 def test_joined_tars_have_the_files_that_tarfile_reads(
     counts: list[int], form: int, folders: str, end: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`end` blocks of zeros lie behind each of them: tar writes 20 at a time."""
+    """`end` blocks of zeros follow each of them: tar writes 20 at a time."""
     folder = tmp_path_factory.getbasetemp()
     form = tarfile.PAX_FORMAT if folders == LONG else form
     content, first = b"", 0
@@ -407,7 +405,7 @@ HEADERS = st.binary(min_size=512, max_size=512)
 
 
 @given(content=st.lists(st.one_of(HEADERS, st.just(bytes(512))), max_size=4), size=st.binary(min_size=12, max_size=12))
-def test_whatever_a_tar_holds_it_is_listed_or_refused(
+def test_any_tar_is_listed_or_refused(
     content: list[bytes], size: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     block = bytearray(tarfile.TarInfo("a.png").tobuf())
@@ -420,9 +418,9 @@ def test_whatever_a_tar_holds_it_is_listed_or_refused(
     assert (ends <= path.stat().st_size).all()
 
 
-def test_a_tar_that_the_disk_cannot_read_is_not_left_out(tmp_path: Path) -> None:
+def test_a_tar_that_the_disk_cannot_read_is_not_skipped(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", tar_samples(2))
-    (tmp_path / "b.tar").symlink_to("/proc/self/mem")  # reading its beginning is an EIO
+    (tmp_path / "b.tar").symlink_to("/proc/self/mem")  # reading its start fails with EIO
     with pytest.raises(
         SourceError, match=r"^'b\.tar' in .*: it cannot be read: Input/output error; move it away to build without it$"
     ):

@@ -1,4 +1,4 @@
-"""Every kind of source: the same samples in the same order, and the same errors when it changes or goes away."""
+"""Every kind of source: the same samples in the same order, and the same errors when it changes or disappears."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LOCAL = {make.__name__: make for make in (folder, table, tar, lmdb, parquet)}
 
 @contextmanager
 def listed(kind: str, tmp_path: Path) -> Iterator[Source]:
-    """The samples in a source of a kind, which can be read meanwhile."""
+    """Yield the samples of a source of a kind while it can be read."""
     root = tmp_path / "source"
     if kind in LOCAL:
         options = LOCAL[kind](root)
@@ -81,7 +81,7 @@ def listed(kind: str, tmp_path: Path) -> Iterator[Source]:
 
 
 @pytest.mark.parametrize("kind", [*LOCAL, "bucket", "web server"])
-def test_samples_are_those_of_the_folder_in_any_order_and_by_threads_at_once(kind: str, tmp_path: Path) -> None:
+def test_samples_equal_those_of_the_folder_in_any_order_and_from_several_threads(kind: str, tmp_path: Path) -> None:
     with listed(kind, tmp_path) as source:
         assert (labels(source), values(source)) == (LABELS, list(IMAGES.values()))
         assert source.table.column("source_nbytes").to_pylist() == list(map(len, IMAGES.values())) or kind == "parquet"
@@ -110,10 +110,10 @@ def become(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def rewrite(path: Path) -> None:
-    """Write in place what has the same size and time."""
+    """Rewrite the file in place with the same size and time."""
     status, before = path.stat(), path.stat().st_ctime_ns
     path.write_bytes(path.read_bytes()[::-1])
-    while path.stat().st_ctime_ns == before:  # it has the resolution of a tick
+    while path.stat().st_ctime_ns == before:  # ctime has the resolution of a tick
         os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
 
@@ -134,7 +134,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "rewritten in place": (rewrite, None),
     "replaced": (replace, None),
 }
-"""What may happen to a file, and what is said of the sample that it is. A container must stay as it was listed."""
+"""Changes of a file, and the messages about its sample. A container must stay as listed."""
 
 
 STOPS = (
@@ -144,7 +144,7 @@ STOPS = (
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", ["folder", "tar", "lmdb", "parquet"])
-def test_what_changes_after_it_was_listed_is_not_read(kind: str, change: str, tmp_path: Path) -> None:
+def test_changed_files_are_not_read(kind: str, change: str, tmp_path: Path) -> None:
     with listed(kind, tmp_path) as source:
         (file,) = source.files(np.arange(1))
     alter, said = CHANGES[change]

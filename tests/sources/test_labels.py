@@ -1,4 +1,4 @@
-"""Class lists, labels as their numbers, and splits: by folder, and by shares of a hash of the path alone."""
+"""Class lists, numbered labels, and splits: by folder, and by shares of a hash of the path."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def test_labels_are_numbered_in_the_order_of_their_names_or_by_the_class_list() 
         (b"a\rb\n", ("a\rb",), "a line ends with a newline and nothing else"),
     ],
 )
-def test_a_class_list_is_a_name_a_line(content: bytes, names: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+def test_a_class_list_has_a_name_per_line(content: bytes, names: tuple[str, ...], reason: str, tmp_path: Path) -> None:
     assert read_classes(written(tmp_path / "classes.txt", content)) == names, reason
 
 
 @pytest.mark.parametrize(
     ("content", "message", "reason"),
     [
-        (None, "No such file or directory", "not there"),
-        (b"", "expected at least one name, got none", "nothing at all"),
+        (None, "No such file or directory", "missing"),
+        (b"", "expected at least one name, got none", "empty"),
         (b"\n\n", "expected at least one name, got none", "blank lines"),
         (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
         (b"caf\xe9\n", "it is not UTF-8 text; expected one name per line", "Latin-1"),
     ],
 )
-def test_what_is_no_class_list_is_refused(content: bytes | None, message: str, reason: str, tmp_path: Path) -> None:
+def test_invalid_class_lists_are_refused(content: bytes | None, message: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "cl\nasses.txt"
     with pytest.raises(SourceError, match=r"^classes") as caught:
         read_classes(path if content is None else written(path, content))
@@ -72,7 +72,7 @@ def test_what_is_no_class_list_is_refused(content: bytes | None, message: str, r
     assert repr(str(path)) in str(caught.value) and str(caught.value).isprintable()
 
 
-def test_the_classes_of_a_dataset_are_taken_over(dataset: Path, raw: Path, tmp_path: Path) -> None:
+def test_the_classes_of_a_dataset_can_be_used(dataset: Path, raw: Path, tmp_path: Path) -> None:
     assert read_classes(dataset) == tuple(sorted(os.listdir(raw)))
     with pytest.raises(DatasetError, match="is not a presize dataset"):
         read_classes(tmp_path)
@@ -94,10 +94,10 @@ def drawn(paths: list[str], text: str = "train=0.9,val=0.1", seed: int = 0) -> d
 PATHS = [f"{name}/{i}.jpg" for name in ("ant", "bee") for i in range(4000)]
 
 
-# By shares
+# Splits by shares
 
 
-def test_shares_are_about_kept_in_each_class() -> None:
+def test_shares_hold_approximately_in_each_class() -> None:
     found = drawn(PATHS, "train=0.8,val=0.15,test=0.05")
     for name in ("ant", "bee"):
         counts = Counter(split for path, split in found.items() if path.startswith(name))
@@ -107,7 +107,7 @@ def test_shares_are_about_kept_in_each_class() -> None:
 
 
 @given(some=st.sets(st.sampled_from(PATHS[:300])), seed=st.integers(0, 2**63 - 1))
-def test_other_paths_have_no_say(some: set[str], seed: int) -> None:
+def test_the_split_of_a_path_does_not_depend_on_others(some: set[str], seed: int) -> None:
     whole = drawn(PATHS[:300], seed=seed)
     assert drawn(sorted(some), seed=seed) == {path: whole[path] for path in some}
 
@@ -117,7 +117,7 @@ def test_a_larger_share_moves_samples_into_it_and_none_out_of_it() -> None:
     assert {path for path in PATHS if small[path] == "train"} < {path for path in PATHS if large[path] == "train"}
 
 
-def test_a_draw_is_the_same_on_every_machine() -> None:
+def test_the_split_is_the_same_on_every_machine() -> None:
     for seed, expected in ((7, "baabbbbaaaab"), (8, "bbbbbaaabbaa")):
         assert "".join(drawn([f"{i}.jpg" for i in range(12)], "a=0.5,b=0.5", seed).values()) == expected
 

@@ -1,4 +1,4 @@
-"""What is in a source, whatever kind it is of: its samples in their order, their labels, and what is left out."""
+"""Listings of every kind of source: samples in their order, labels, and skipped files."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from presize.sources.scan import scan
 
 
 def of(reason: str, make: Make, options: dict[str, Any] | None = None, said: str = "", **expected: Any) -> Any:
-    """A row of the table.
+    """Return a row of the table.
 
     Args:
-        reason: what it shows.
-        make: makes the source.
+        reason: description of the case.
+        make: maker of the source.
         options: SourceOptions, and arguments of scan.
-        said: the warning that there is, and no other.
-        expected: what `facts` tells of the source; no rejects where nothing is said of them.
+        said: the only expected warning.
+        expected: expected `facts` of the source; no rejects by default.
     """
     return pytest.param(make, options or {}, said, {"rejected": {}, **expected}, id=reason)
 
@@ -55,7 +55,7 @@ FOLDERS = [
        files("c/a/b/1", "c/a/2", "c/a-b/3", "c/4", "c/a0/5", "c/b"),
        paths=["c/4", "c/b", "c/a/2", "c/a-b/3", "c/a/b/1", "c/a0/5"], by_folder=True),
     of("a flat folder has no labels", files("2", "10", "1"), paths=["1", "10", "2"], **FLAT),
-    of("names do not decide", files("a/t.txt", "a/1", "a/2.jpg"), paths=["a/1", "a/2.jpg", "a/t.txt"]),
+    of("suffixes do not matter", files("a/t.txt", "a/1", "a/2.jpg"), paths=["a/1", "a/2.jpg", "a/t.txt"]),
     of("hidden files and folders are counted and not entered",
        files(".DS_Store", ".git/config", ".git/objects/1", "a/._1.jpg", "a/.thumbs/1.jpg", "a/1.jpg", "a/..2"),
        paths=["a/1.jpg"], hidden=5, classes=("a",)),
@@ -69,17 +69,17 @@ FOLDERS = [
     of("a class list decides the numbers and not the order", files("ant/1", "bee/1", "cow/1"),
        {"classes": ["cow", "bee", "ant"]},
        classes=("cow", "bee", "ant"), paths=["ant/1", "bee/1", "cow/1"], labels=[2, 1, 0]),
-    of("splits asked for by name", files("train/1", "val/1"), {"classes": ["train", "val"]}, labels=[0, 1]),
-    of("images beside classes", files("cats/1.jpg", "2.jpg", "3.png", "notes.txt"),
+    of("splits requested by name", files("train/1", "val/1"), {"classes": ["train", "val"]}, labels=[0, 1]),
+    of("images next to classes", files("cats/1.jpg", "2.jpg", "3.png", "notes.txt"),
        said="2 images outside them belong to none and are left out", paths=["cats/1.jpg"]),
     of("train and val", files("train/cat/1", "val/cat/1"), said=SPLITS, labels=[0, 1]),
-    of("in other letters", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
+    of("split names in other case", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
     of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
        r"such as 'train\\cats\\1.jpg', which separate folders only on Windows, and no sample has a label; unpack the "
        "archive with unzip to get folders$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
        said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
-    of("images beside their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
+    of("images next to their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
        said="has the same folders in images and masks, which become classes; if masks holds masks of images, add "
        r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build only images$", classes=("images", "masks", "more")),
     of("a class list in another normalization", files("e\u0301/1", "b/2"), {"classes": ["\xe9", "b"]},
@@ -93,7 +93,7 @@ FOLDERS = [
 ]  # fmt: skip
 
 AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")
-"""A folder and files beside the source."""
+"""A folder and files next to the source."""
 UNSEEN = "cannot be looked at: "
 LOOP = "a link to a folder that contains it"
 MANY = UNSEEN + "Too many levels of symbolic links"
@@ -139,7 +139,7 @@ LINKED = [
        said="1 folder left out with everything inside; the first is", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
        rejected={"/".join("a" * 251): "it lies in more than 250 folders"}),
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
-    of("a container that is a link out", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
+    of("a container that links outside", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
        labels=[0, 1]),
 ]  # fmt: skip
 
@@ -154,7 +154,7 @@ def typed(name: str, kind: Any) -> dict[str, Any]:
 
 
 def lines(text: str, *names: str) -> Make:
-    """A plain list of paths."""
+    """Return a maker of a plain list of paths."""
     return table(text, *CATS, *names, name="t.txt")
 
 
@@ -172,7 +172,7 @@ SPELLINGS = [
     ("n/1", "n/1.txt"),
     ("n/2", "n/2.png"),
 ]
-"""Spellings of paths, and the one of SPELLED that each means."""
+"""Spellings of paths, and the path of SPELLED that each means."""
 TABLES = [
     of("a table has its own order",
        table("label,path,score\nb,dogs/0.jpg,1.5\na,cats/1.jpg,\n", *CATS, "dogs/0.jpg = 12345"),
@@ -181,7 +181,7 @@ TABLES = [
     of("whole numbers", table("path,label\ncats/0.jpg,70\ncats/1.jpg,-1\n", *CATS), CSV, classes=None, labels=[70, -1]),
     of("a list of classes", table(TWO, *CATS), {**CSV, "classes": ["dog", "ant", "cat"]},
        classes=("dog", "ant", "cat"), labels=[2, 0]),
-    of("digits are names, by their values, if told", table(DIGITS, *CATS), CSV | typed("label", "class"),
+    of("digits are names, by their values, on request", table(DIGITS, *CATS), CSV | typed("label", "class"),
        classes=("9", "10"), labels=[1, 0]),
     of("and by their texts", table(DIGITS, *CATS), CSV | typed("label", "text"), classes=("10", "9")),
     of("and by a list", table(DIGITS, *CATS), {**CSV, **typed("label", "class"), "classes": ["10", "9"]},
@@ -192,26 +192,26 @@ TABLES = [
     of("one file by several paths is several samples",
        table("path\ncats/0.jpg\nkittens/0.jpg\ncat.jpg\n", *CATS, "kittens -> cats", "cat.jpg -> cats/0.jpg"), CSV,
        paths=["cats/0.jpg", "kittens/0.jpg", "cat.jpg"]),
-    of("containers beside a table are no matter",
+    of("containers next to a table are ignored",
        several(in_parquet(path=["0001"], label=["cat"]), files("0001")), {"labels": "raw/a.parquet"}, paths=["0001"]),
     of("the folders of a list are classes", lines("dogs/1.jpg\ncats/0.jpg\ndogs/0.jpg\n"), TXT,
        paths=["dogs/1.jpg", "cats/0.jpg", "dogs/0.jpg"], classes=("cats", "dogs"), labels=[1, 0, 1]),
-    of("one path has no folder", lines("dogs/1.jpg\n1.jpg\n", "1.jpg"), TXT, classes=None, labels=None),
-    of("labels of its own", lines("dogs/1.jpg pet\ncats/0.jpg lion\n"), TXT, classes=("lion", "pet"), labels=[1, 0]),
+    of("a single path has no folder", lines("dogs/1.jpg\n1.jpg\n", "1.jpg"), TXT, classes=None, labels=None),
+    of("its own labels", lines("dogs/1.jpg pet\ncats/0.jpg lion\n"), TXT, classes=("lion", "pet"), labels=[1, 0]),
     *(of(f"{suffix}: the path {path!r} of a file",
          table(form.format(path.replace("\\", "\\\\") if suffix == "jsonl" else path), *SPELLED, name=f"t.{suffix}"),
          {"labels": f"t.{suffix}"}, paths=[file])
       for suffix, form in (("csv", "path,n\n{},1\n"), ("tsv", "path\tn\n{}\t1\n"), ("txt", "{}\n"),
                            ("jsonl", '{{"path": "{}", "n": 1}}\n'))
       for path, file in SPELLINGS),
-    of("a path in another spelling is that of its file, in Parquet too",
+    of("a path in another spelling means its file, also in Parquet",
        several(in_parquet(path=[path for path, _ in SPELLINGS[:3]], n=[0, 1, 2]), files(*SPELLED)),
        {"labels": "raw/a.parquet", "repeated": "list"}, paths=["cats/1.jpg"], n=[[0, 1, 2]]),
     of("spellings of one file are one path", table("path,n\nn/2,0\n./n/2.png,1\ncats/1.png,2\n", *SPELLED),
        {**CSV, "repeated": "list"}, paths=["n/2.png", "cats/1.png"], n=[[0, 1], [2]]),
-    of("a name that has a backslash, and blanks, is that name",
+    of("a name with a backslash and blanks is taken literally",
        table("path\n c\\1.jpg \n", "c/1.jpg", " c\\1.jpg "), CSV, paths=[" c\\1.jpg "]),
-    of("a folder of the name is no file", table("path\ncats\n", "cats/1.jpg", "cats.jpg"), CSV, paths=["cats.jpg"]),
+    of("a folder is not the named file", table("path\ncats\n", "cats/1.jpg", "cats.jpg"), CSV, paths=["cats.jpg"]),
     of("Places365 begins paths with a slash", lines("/cats/0.jpg 0\n/dogs/0.jpg 1\n"), TXT,
        paths=["cats/0.jpg", "dogs/0.jpg"], labels=[0, 1]),
     of("Food-101 leaves suffixes out, and folders are classes", lines("cats/0\ndogs/1\n"), TXT,
@@ -221,20 +221,20 @@ TABLES = [
       for what, text in (("a number", "1 cats/0.jpg\n2 dogs/1.jpg\n"),
                          ("a number and a tab", "1\tcats/0.jpg\n2\tdogs/1\n"),
                          ("a number, and no suffix behind,", "0001  cats/0\n0002  dogs/1\n"))),
-    of("numbers in front of paths that have labels", lines("1 cats/0.jpg 5\n2 dogs/1.jpg 6\n"), TXT,
+    of("numbers before paths with labels", lines("1 cats/0.jpg 5\n2 dogs/1.jpg 6\n"), TXT,
        paths=["cats/0.jpg", "dogs/1.jpg"], labels=[5, 6]),
-    of("Pets has comments, and labels behind names without a suffix",
+    of("Pets has comments, and labels after names without a suffix",
        lines("#Image CLASS-ID\n#ID: 1:37 Class ids\nAbyssinian_100 1\nbeagle_2 5\n", "Abyssinian_100.jpg",
              "Abyssinian_100.mat", "beagle_2.jpg"), TXT,
        paths=["Abyssinian_100.jpg", "beagle_2.jpg"], labels=[1, 5], classes=None),
     of("VOC has labels of one sign", lines("cats/0 -1\ncats/1  1\n"), TXT, paths=["cats/0.jpg", "cats/1.jpg"],
        labels=[-1, 1]),
-    of("a name with a blank and no suffix is no label",
+    of("a name with a blank and no suffix is not a label",
        lines("cat 1\ncat 2\n", "cat 1.jpg", "cat 2.jpg", "cat.jpg"), TXT, paths=["cat 1.jpg", "cat 2.jpg"],
        labels=None),
     of("the first line is the count of the others", lines("2\ncats/0.jpg 7\ndogs/0.jpg 8\n"), TXT,
        paths=["cats/0.jpg", "dogs/0.jpg"], labels=[7, 8]),
-    of("or the name of a file", lines("2\n0\n1\n", "0.jpg", "1.jpg", "2.jpg"), TXT, paths=["2.jpg", "0.jpg", "1.jpg"]),
+    of("or a file name", lines("2\n0\n1\n", "0.jpg", "1.jpg", "2.jpg"), TXT, paths=["2.jpg", "0.jpg", "1.jpg"]),
     of("Kaggle's ids", table("id,label\n0,cat\n1,dog\n", "0.png", "1.png"), CSV, paths=["0.png", "1.png"],
        classes=("cat", "dog")),
     of("a class list in another normalization", table("path,label\n1.jpg,e\u0301\n", "1.jpg"),
@@ -250,21 +250,21 @@ SPLIT = [
        BY_FOLDERS, split=["train", "train", "val", "val"],
        paths=["train/ant/x/3.jpg", "train/bee/2.jpg", "val/ant/4.jpg", "val/bee/1.jpg"], labels=[0, 1, 0, 1],
        classes=("ant", "bee"), by_folder=False),
-    of("a class that a split lacks is numbered",
+    of("a class missing from a split is numbered",
        files("train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/1.jpg"), BY_FOLDERS,
        said="different classes; .*: val lacks 2 classes, such as 'ant'$", split=["train", "train", "train", "val"],
        classes=("ant", "bee", "cow"), labels=[0, 1, 2, 1]),
     of("a class list numbers those of all splits",
        files("train/ant/1.jpg", "train/bee/1.jpg", "val/bee/1.jpg", "val/ant/1.jpg"),
        {**BY_FOLDERS, "classes": ["bee", "cow", "ant"]}, split=["train", "train", "val", "val"], labels=[2, 0, 2, 0]),
-    of("images beside the classes of splits are counted",
+    of("images next to the classes of splits are counted",
        files("0.jpg", "test/1.jpg", "test/2.jpg", "train/ant/1.jpg", "train/notes.txt"), BY_FOLDERS,
        said="folders in them its classes; 3 images outside them belong to none", split=["train"],
        paths=["train/ant/1.jpg"], outside=4),
     of("splits without classes have no labels", files("notes.txt", "val/2.jpg", "train/1.jpg"), BY_FOLDERS,
        said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none",
        split=["train", "val"], paths=["train/1.jpg", "val/2.jpg"], outside=1, classes=None, labels=None),
-    of("without labels all of a split is taken",
+    of("without labels, all files of a split are listed",
        files("notes.txt", "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg"), BY_FOLDERS | UNLABELLED,
        split=["train", "train", "val"], paths=["train/1.jpg", "train/a/b/3.jpg", "val/2.jpg"], outside=1,
        classes=None, labels=None),
@@ -288,44 +288,44 @@ NO_PATH = "its name is not a relative path in UTF-8"
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 FAR = "very/long/" + "folder/" * 30 + "0001.png"
-"""No name in USTAR."""
+"""A name too long for USTAR."""
 TWO_SAMPLES = tar_bytes(tar_samples(2))
 KEPT = "samples before it are kept"
 
 
 def end_of(tar: bytes) -> int:
-    """Where its end mark is."""
+    """Return the offset of the end mark."""
     return -(-len(tar.rstrip(b"\0")) // 512) * 512
 
 
 def damaged(tar: bytes, at: int) -> bytes:
-    """A tar with a wrong byte in the header of its third sample."""
+    """Return a tar with a wrong byte in the header of its third sample."""
     content = bytearray(tar)
     content[end_of(TWO_SAMPLES) + at] ^= 0x55
     return bytes(content)
 
 
 def one_field(extension: str, content: bytes) -> Make:
-    """Two samples, the first of which has a file beside its image."""
+    """Return a maker of two samples, the first with a file next to its image."""
     return in_tar(("1.png", CAT), (f"1.{extension}", content), ("2.png", CAT))
 
 
 TARS = [
-    of("files of one stem up to the first dot are a sample",
+    of("files with one stem up to the first dot are a sample",
        in_tar(("a/1.left.png", CAT), ("a/1.json", b'{"x": 1}'), ("b/1.PNG", CAT), ("b/1.json", b'{"x": 2}')),
        listed=[{"path": "a/1.left.png", "x": 1}, {"path": "b/1.PNG", "x": 2}], values=[CAT, CAT]),
-    of("a leading dot is no part of a name",
+    of("a leading dot is not part of a name",
        in_tar(("./._1.png", b"mac"), ("./1.png", CAT), ("./x/.hidden.png", b"")), listed=[{"path": "1.png"}], hidden=2),
-    of("what has no extension or no image", in_tar(("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)),
+    of("files without an extension or image", in_tar(("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)),
        listed=[{"path": "2.png"}], values=[CAT],
        rejected={"a.tar/README": "its name has no extension",
                  "a.tar/1.txt": "no image among .txt; the files of a sample have to follow each other"}),
-    of("names that lead elsewhere", in_tar(*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)),
+    of("names that lead outside", in_tar(*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)),
        listed=[{"path": "4.png"}], rejected={f"a.tar/{name}": NO_PATH for name in ELSEWHERE}),
-    of("of two samples of one name the first is taken",
+    of("the first of two samples with one name is taken",
        in_tar(("1.png", CAT), ("2.png", CAT), ("1.png", b"other")), paths=["1.png", "2.png"], values=[CAT, CAT],
        rejected={"a.tar/1.png": "an earlier sample of the file has the same name"}),
-    of("no label among others", in_tar(("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)),
+    of("a missing label among others", in_tar(("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)),
        listed=[{"path": "1.png", "label": 7}], rejected={"a.tar/2.png": "it has no label"}),
     of("JSON of all kinds of values becomes columns",
        in_tar(("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
@@ -339,13 +339,13 @@ TARS = [
        listed=[{"path": "1.png", "label": 5}], values=[picture(2)]),
     of("several images", in_tar(("1.jpg", CAT), ("1.png", CAT), ("2.png", CAT)), paths=["2.png"],
        rejected={"a.tar/1.jpg": "its sample has several images, .jpg and .png; choose one, such as --keys jpg"}),
-    of("fields without one type are left out and said",
+    of("fields of mixed types are skipped with a warning",
        in_tar(("1.png", CAT), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", CAT), ("2.json", b'{"x": "a"}')),
        said=r"number of samples that have them: x \(2\); they are left out",
        listed=[{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]),
-    of("a field whose name is no text", in_tar(("a.png", CAT), ("a.json", b'{"\\ud800": 3, "b": 4}')),
+    of("a field whose name is not text", in_tar(("a.png", CAT), ("a.json", b'{"\\ud800": 3, "b": 4}')),
        said=r"number of samples that have them: .*\(1\); they are left out", listed=[{"path": "a.png", "b": 4}]),
-    of("a file that is no tar among others",
+    of("a file among others that is not a tar",
        several(in_tar(*tar_samples(2)), lambda folder: (folder / "raw/b.tar").write_bytes(b"<html>" * 200), files()),
        said=r"1 file left out with everything inside; .*'b\.tar': it is not a tar", labels=[0, 1],
        rejected={"b.tar": "it is not a tar: its first block is not a header"}),
@@ -373,31 +373,31 @@ TARS = [
          holding("a.tar", bytes(padding).join(tar_bytes(tar_samples(3, n), tarfile.GNU_FORMAT) for n in (0, 3, 6))),
          values=[picture(n) for n in range(9)], labels=[n % 3 for n in range(9)])
       for padding in (0, 512, 10240, 3 << 20)),
-    of("a sample has no files of the next tar",
+    of("a sample does not continue in the next tar",
        holding("a.tar", tar_bytes([*tar_samples(2), ("x.png", CAT)])
                + tar_bytes([("x.cls", b"1"), *tar_samples(1, 5)])),
        paths=["000000.png", "000001.png", "000005.png"],
        rejected={"a.tar/x.png": "it has no label",
                  "a.tar/x.cls": "no image among .cls; the files of a sample have to follow each other"}),
-    of("of joined tars with the same names the first is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
+    of("the first of joined tars with the same names is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
        rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"),
                               "an earlier sample of the file has the same name")),
     *(of(f"{rest[:8]!r} behind an end mark and {padding} bytes", holding("a.tar", TWO_SAMPLES + bytes(padding) + rest),
          labels=[0, 1], rejected={"a.tar": f"byte {len(TWO_SAMPLES) + padding:,}, after its end mark at byte "
                                            f"{end_of(TWO_SAMPLES):,}, does not start a header; {KEPT}"})
       for rest in (b"\n", b"<html>" * 1000, b"\x1f\x8b" + bytes(2000) + b"x") for padding in (0, 2 << 20)),
-    of("a tar that is cut short behind another",
+    of("a truncated tar after another",
        holding("a.tar", tar_bytes(tar_samples(1)) + tar_bytes(tar_samples(3, 1))[:700]), paths=["000000.png"],
        rejected={"a.tar": f"it ends after 188 of the {len(CAT):,} bytes of '000001.png'; {KEPT}"}),
     *(of(f"a third header that is damaged at {at}", holding("a.tar", damaged(tar_bytes(tar_samples(5)), at)),
          labels=[0, 1], rejected={"a.tar": f"byte {end_of(TWO_SAMPLES):,} does not start a header; {KEPT}"})
       for at in (0, 3, 124, 150, 345)),
-    of("a download that stopped in a file of its full size", holding("a.tar", TWO_SAMPLES.ljust(3 << 20, b"\0")),
+    of("an interrupted download whose file has its full size", holding("a.tar", TWO_SAMPLES.ljust(3 << 20, b"\0")),
        labels=[0, 1], rejected={"a.tar": f"its end mark at byte {end_of(TWO_SAMPLES):,} is followed by "
                                          f"{size_text((3 << 20) - end_of(TWO_SAMPLES))} of zeros; {KEPT}"}),
     of("shards of WebDataset", lambda _: FIXTURES / "webdataset",
        listed=[{"path": f"{'ant bee cow'.split()[n % 3]}/{n:04d}.jpg", "label": n % 3, "caption": f"picture {n}",
-                "width_": 24 + n,  # the index has a width of its own
+                "width_": 24 + n,  # the index has its own width
                 "score": n / 4, "txt": f"a text of {n}"} for n in range(9)]),
 ]  # fmt: skip
 
@@ -432,7 +432,7 @@ LMDBS = [
        values=[picture(n) for n in range(1, 5)], classes=None),
     of("labels are classes", labelled(b"dog", b"cat", b"dog"), NUMBERED, labels=[1, 0, 1], classes=("cat", "dog")),
     of("labels are numbers", labelled(b"7", b"0", b"-1"), NUMBERED, labels=[7, 0, -1], classes=None),
-    of("an empty class is none", labelled(b"cat", b"", b"dog"), NUMBERED, labels=[0, 1], classes=("cat", "dog"),
+    of("an empty class is not a class", labelled(b"cat", b"", b"dog"), NUMBERED, labels=[0, 1], classes=("cat", "dog"),
        rejected={"data.mdb/image-000000002": "it has no label"}),
     of("labels in a column are texts", labelled(b"7", b"007"), {**NUMBERED, "label_keys": "digits=label-{:09d}"},
        digits=["7", "007"]),
@@ -441,15 +441,15 @@ LMDBS = [
        rejected={"x.lmdb/data.mdb/0999.png": "the LMDB has no such key"}),
     of("LSUN has the order of the file", in_lmdb({key: picture(n, "WEBP") * 40 for n, key in enumerate(HASHES)}),
        {"keys": "lsun"}, paths=HASHES, values=[picture(n, "WEBP") * 40 for n in range(30)]),
-    of("equal keys of several LMDBs get their names",
+    of("equal keys of several LMDBs get the names of the LMDBs",
        several(lambda folder: text_recognition(folder / "raw/MJ/train", ["a", "b"]),
                lambda folder: text_recognition(folder / "raw/ST", ["c"]), files()),
        TEXTS, paths=["MJ/train/image-000000001", "MJ/train/image-000000002", "ST/image-000000001"],
        text=["a", "b", "c"]),
-    of("one file, by number and not by text",
+    of("one file, in numeric order",
        lambda folder: write_lmdb(folder / "a.mdb", {f"{n}": picture(n) for n in range(12)}, subdir=False),
        {"keys": "{}"}, paths=[f"{n}" for n in range(12)], values=[picture(n) for n in range(12)]),
-    of("a label that is missing or no text costs one sample",
+    of("a missing or non-text label rejects one sample",
        in_lmdb(dict.fromkeys(keys_of(1, 2, 3, 4, 5), CAT) | {f"label-{n:09d}": b"x" for n in (1, 3)}
                | {"label-000000004": b"\xff", "label-000000005": b"x" * 70_000, "label-000000009": b"of no image"}),
        TEXTS, paths=keys_of(1, 3),
@@ -458,9 +458,9 @@ LMDBS = [
     *(of(f"{options['keys']} of a count of {count}", labelled(b"x", b"y", **{"num-samples": b"%d" % count}), options,
          said=COUNTED.format(count), paths=keys_of(1, 2))
       for options in (NUMBERED, TEXTS, {"keys": "image-%09d"}) for count in (1, 30)),
-    of("a key that is no path", in_lmdb({"ok": CAT, "../up": CAT, b"\xff\x00": CAT}), {"keys": "lsun"}, paths=["ok"],
+    of("a key that is not a path", in_lmdb({"ok": CAT, "../up": CAT, b"\xff\x00": CAT}), {"keys": "lsun"}, paths=["ok"],
        rejected={"data.mdb/../up": NO_PATH, "data.mdb/": NO_PATH}),
-    of("a pattern with a bracket and a width that is shorter", in_lmdb({f"a(b{n:03}c": picture(n) for n in (5, 1000)}),
+    of("a pattern with a bracket and a shorter width", in_lmdb({f"a(b{n:03}c": picture(n) for n in (5, 1000)}),
        {"keys": "a(b{:3d}c"}, paths=["a(b005c", "a(b1000c"]),
     of("numbers of many digits",
        in_lmdb(dict.fromkeys([f"{n:017d}" for n in (0, 5, 10**17 - 1, 10**17, 10**19)] + ["00"], CAT)),
@@ -477,12 +477,12 @@ NAMED = ["dog", "cat"]
 PARQUET = [
     of("files of Hugging Face's datasets", lambda _: FIXTURES / "datasets", classes=("ant", "bee", "cow"),
        listed=[{"path": f"{n:04d}.png", "label": n % 3, "caption": f"picture {n}"} for n in [7, 8, *range(7)]]),
-    of("rows without a name of their own get their number", in_parquet("data/x", image=image_column(PICTURES, NAMES)),
+    of("rows without a unique name get their number", in_parquet("data/x", image=image_column(PICTURES, NAMES)),
        paths=["a.png", *(f"data/x/{row:08d}" for row in range(1, 6)), "d.png"]),
-    of("names that two files share get the name of the file in front",
+    of("names shared by two files get the file name as a prefix",
        several(*(in_parquet(name, image=image_column(PICTURES[:2], ["a.png", name])) for name in ("t-0", "t-1"))),
        paths=["t-0/a.png", "t-0/t-0", "t-1/a.png", "t-1/t-1"]),
-    of("one of several image columns is chosen and other bytes are left out",
+    of("one of several image columns is chosen and other bytes are skipped",
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
        {"keys": "mask"}, said=r"photo \(2\), frames \(2\); they are left out", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
@@ -493,8 +493,8 @@ PARQUET = [
        classes=("cat", "bee", "dog")),
     of("a class list names numbers", in_parquet(image=image_column(PICTURES[:2]), label=[1, 0]),
        {"classes": ["dog", "bee"]}, labels=[1, 0], classes=("dog", "bee")),
-    of("no labels are wanted", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
-    of("labels that number no class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
+    of("labels are not requested", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
+    of("labels without a class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
        rejected={f"a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
 ]  # fmt: skip
 
@@ -508,23 +508,23 @@ def paired(*companions: Companion, **options: Any) -> dict[str, Any]:
 
 
 COMPANIONS = [
-    of("files that are companions are no samples", files("1.jpg", "1_mask.png = 1", "2.jpg", "2_mask.png = 22"),
+    of("companion files are not samples", files("1.jpg", "1_mask.png = 1", "2.jpg", "2_mask.png = 22"),
        paired(Companion("mask", "{stem}_mask.png")), paths=["1.jpg", "2.jpg"], mask_source_nbytes=[1, 2]),
-    of("what a column names may be a sample itself",
+    of("a companion named by a column may also be a sample",
        table("path,next\n1.jpg,2.jpg\n2.jpg,3.jpg\n3.jpg,3.jpg\n", "1.jpg", "2.jpg = 22", "3.jpg = 333"),
        paired(Companion("mask", column="next"), **CSV), paths=["1.jpg", "2.jpg", "3.jpg"],
        mask_source_nbytes=[2, 3, 3]),
-    of("a sample without a companion is rejected and a file that is no image skipped",
+    of("a sample without a companion is rejected and a non-image file skipped",
        files("a/1.jpg", "a/2.jpg", "a/notes.txt", "masks/1.png"), paired(MASK), paths=["a/1.jpg"],
        rejected={"a/2.jpg": "companion mask does not exist", "a/notes.txt": NOT_AN_IMAGE},
        errors={"a/2.jpg": "ImageError", "a/notes.txt": "NotAnImageError"}),
-    of("a companion that is a link out of the source is none",
+    of("a companion that links out of the source is refused",
        files("a/1.jpg", "a/2.jpg", "masks/1.png -> ../../far.png", "masks/2.png", "../far.png"), paired(MASK),
        paths=["a/2.jpg"], rejected={"masks/1.png": OUT, "a/1.jpg": f"companion mask is {OUT}"},
        errors={"masks/1.png": "SourceError", "a/1.jpg": "ImageError"}),
-    of("but when that is asked for", files("a/1.jpg", "masks/1.png -> ../../far.png", "../far.png = 12345"),
+    of("unless requested", files("a/1.jpg", "masks/1.png -> ../../far.png", "../far.png = 12345"),
        paired(MASK, **FOLLOWED), paths=["a/1.jpg"], mask_source_nbytes=[5]),
-    of("a column may not lead out of the source, or be empty",
+    of("a column must not lead out of the source, or be empty",
        table("path,seg\n1.jpg,../raw/m.png\n2.jpg,m.png\n3.jpg,\n", "1.jpg", "2.jpg", "3.jpg", "m.png"),
        paired(Companion("mask", column="seg"), **CSV), paths=["2.jpg"],
        rejected={"1.jpg": "companion mask leads out of the source",
@@ -536,11 +536,11 @@ COMPANIONS = [
     *(of(f"{image!r} and {mask!r} are in two normalizations", files(f"images/{image}.jpg", f"masks/{mask}.png = 22"),
          paired(MASK), paths=[f"images/{image}.jpg"], mask_source_nbytes=[2])
       for image, mask in (("\xe9", "e\u0301"), ("e\u0301", "\xe9"))),
-    of("masks lie in folders like those of the images",
+    of("masks are in folders like those of the images",
        files("images/train/1.jpg", "images/val/1.jpg", "masks/train/1.png", "masks/val/1.png = 22"),
        paired(BELOW, **UNLABELLED), paths=["images/train/1.jpg", "images/val/1.jpg"], mask_source_nbytes=[1, 2],
        labels=None),
-    of("Cityscapes' other files are no samples",
+    of("Cityscapes' other files are not samples",
        files("leftImg8bit/train/bonn/1_leftImg8bit.png",
              *(f"gtFine/train/bonn/1_gtFine_{end}" for end in ("color.png", "labelIds.png", "polygons.json"))),
        paired(Companion("mask", "gtFine/{subdir}/{stem%_leftImg8bit}_gtFine_labelIds.png"), **UNLABELLED),
@@ -549,23 +549,23 @@ COMPANIONS = [
                  "{stem%_leftImg8bit}_gtFine_labelIds.png", "gtFine/train/bonn/1_gtFine_polygons.json": NOT_AN_IMAGE},
        errors=dict.fromkeys((f"gtFine/train/bonn/1_gtFine_{end}" for end in ("color.png", "polygons.json")),
                             "NotAnImageError")),
-    of("a table lists no others", table("path,n\n1_img.jpg,1\n2.jpg,2\n", "1_img.jpg", "1_masks.png", "2.jpg"),
+    of("a table lists no other files", table("path,n\n1_img.jpg,1\n2.jpg,2\n", "1_img.jpg", "1_masks.png", "2.jpg"),
        paired(Companion("mask", "{stem%_img}_masks.png"), **CSV), paths=["1_img.jpg"],
        errors={"2.jpg": "ImageError"}, rejected={"2.jpg": "companion mask is not named by {stem%_img}_masks.png"}),
     of("folders of each patient", files("a/images/1.png", "a/masks/1.png", "b/images/1.png", "b/masks/1.png"),
        paired(Companion("mask", "{dir%/images}/masks/{name}")), paths=["a/images/1.png", "b/images/1.png"],
        classes=("a", "b")),
-    of("where one folder holds all images, the folders in it are classes",
+    of("if one folder holds all images, its subfolders are classes",
        files("image/cats/1.jpg", "image/dogs/1.jpg", "mask/cats/1.png", "mask/dogs/1.png", "mask/dogs/x.png", "notes"),
        paired(Companion("mask", "mask/{subdir}/{stem}.png")), paths=["image/cats/1.jpg", "image/dogs/1.jpg"],
        labels=[0, 1], classes=("cats", "dogs")),
     of("and splits", files("images/train/a/1.jpg", "images/val/a/2.jpg", "masks/train/a/1.png", "masks/val/a/2.png"),
        paired(BELOW, **BY_FOLDERS), paths=["images/train/a/1.jpg", "images/val/a/2.jpg"], split=["train", "val"],
        classes=("a",)),
-    of("a folder of companions is no class of splits",
+    of("a folder of companions is not a class of splits",
        files("train/images/1.jpg", "train/masks/1.png", "val/images/1.jpg", "val/masks/1.png"),
        paired(Companion("mask", "{dir%/images}/masks/{stem}.png"), **BY_FOLDERS), classes=("images",), labels=[0, 0]),
-    of("a folder of companions is no class",
+    of("a folder of companions is not a class",
        files("cats/1.jpg", "masks/1.png", "masks/2.png", "masks/unused.png", "zebras/2.jpg"), paired(MASK),
        classes=("cats", "zebras"), paths=["cats/1.jpg", "zebras/2.jpg"], labels=[0, 1]),
 ]  # fmt: skip

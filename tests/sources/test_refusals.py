@@ -1,4 +1,4 @@
-"""Sources and options that no build can start from: one line says what is wrong, and what to do."""
+"""Sources and options from which no build can start: one line tells the problem and the fix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "format-1"
 
 
 def by_lmdb(database: bytes | None = None, **options: Any) -> Make:
-    """One value, in a database of a name."""
+    """Return a maker of one value in a named database."""
 
     def write(folder: Path) -> Path:
         with lmdb.open(str(folder / "raw"), **options) as env:
@@ -43,13 +43,13 @@ def several_values(folder: Path) -> Path:
     path = write_lmdb(folder / "raw", {"1": b"a"}) / "data.mdb"
     content = bytearray(path.read_bytes())
     for page in (0, 4096):
-        content[page + 16 + 24 + 48 + 4] = 0x04  # MDB_DUPSORT, of the main database; lmdb sets it for others alone
+        content[page + 16 + 24 + 48 + 4] = 0x04  # MDB_DUPSORT of the main database; lmdb sets it only for others
     path.write_bytes(content)
     return path
 
 
 def both(name: str) -> Make:
-    """One of two containers of different kinds, or the folder of them."""
+    """Return a maker of one of two containers of different kinds, or their folder."""
 
     def write(folder: Path) -> Path:
         write_tar(folder / "both" / "1.tar", tar_samples(1))
@@ -109,7 +109,7 @@ LINKS = (
 
 
 def listing(path: str) -> Make:
-    """A table of three paths, of which the first can be used."""
+    """Return a maker of a table of three paths, of which the first is valid."""
     listed = table(f"path\ncats/0.jpg\n{path}\nalso gone\n", *CATS, *SEVERAL, "../far/1.jpg", *LINKS)
 
     def write(folder: Path) -> Path:
@@ -143,7 +143,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (at("loop", "loop -> loop"), {}, "source 'loop': Too many levels of symbolic links", "a link to itself"),
     (at("nu\0ll"), {}, r"source 'nu\x00ll': ... null", "no file system has it"),
     (at(""), {}, "source '' does not exist", "no name is not the folder where one stands"),
-    # What a source is
+    # Kinds of sources
     (at("hf://datasets/x"), {}, URL, "a store that we do not know"),
     (at("gs:/bucket/x"), {}, URL, "a slash is missing"),
     (lambda folder: (folder / "a.zip").write_bytes(b"PK\5\6") and "a.zip", {},
@@ -272,7 +272,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
 def test_a_source_is_refused_in_one_line(
     make: Make, options: dict[str, Any], message: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message stands for all lines that hold its parts, which `` ... `` separates."""
+    """A message stands for all lines that contain its parts, which `` ... `` separates."""
     monkeypatch.chdir(tmp_path)
     source, others = make(tmp_path), {name: options[name] for name in ("types", "companions") if name in options}
     with pytest.raises((SourceError, OptionError)) as caught:

@@ -25,7 +25,7 @@ def opened(content: bytes) -> Image.Image:
     return image
 
 
-def test_the_folder_holds_the_files_that_the_options_alone_decide(tmp_path: Path) -> None:
+def test_only_the_options_determine_the_files_of_the_folder(tmp_path: Path) -> None:
     options, told = SampleOptions(images=7, classes=3, long_side=64, broken=1), []
 
     def tell() -> None:
@@ -49,7 +49,7 @@ def test_a_folder_with_files_or_a_file_is_refused_and_left_alone(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
-def test_classes_have_distinct_names_that_sort_by_number_and_as_many_files() -> None:
+def test_classes_have_distinct_names_that_sort_by_number_and_equally_many_files() -> None:
     names = [class_name(label, 1000) for label in range(1000)]
     assert names == sorted(set(names))
     assert names[:2] == ["000-red-disc", "001-jade-star"]
@@ -59,8 +59,8 @@ def test_classes_have_distinct_names_that_sort_by_number_and_as_many_files() -> 
     assert set(counts.values()) == {10, 11}
 
 
-def test_the_hue_tells_the_class() -> None:
-    """Red against green, seen in the most colourful pixels of each picture."""
+def test_the_hue_depends_on_the_class() -> None:
+    """Compares red with green in the most colourful pixels of each picture."""
     options = SampleOptions(images=40, classes=2, long_side=160)
     right = 0
     for index in range(options.images):
@@ -70,7 +70,7 @@ def test_the_hue_tells_the_class() -> None:
     assert right >= 34
 
 
-def test_sizes_formats_and_bytes_are_mixed_as_in_imagenet() -> None:
+def test_sizes_formats_and_bytes_are_mixed_like_in_imagenet() -> None:
     made = files(SampleOptions(images=100))
     images = [opened(content) for content in made.values()]
     suffixes = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp"}
@@ -92,7 +92,7 @@ def test_sizes_formats_and_bytes_are_mixed_as_in_imagenet() -> None:
     assert 4 <= len(turned) <= 20
 
 
-def test_turned_images_are_right_once_upright() -> None:
+def test_rotated_images_are_correct_once_upright() -> None:
     options = SampleOptions(images=30, classes=1, long_side=100, rotated=1)
     orientations = set()
     for index, content in enumerate(files(options).values()):
@@ -105,7 +105,7 @@ def test_turned_images_are_right_once_upright() -> None:
     assert orientations == set(range(2, 9))
 
 
-def test_files_are_broken_in_four_ways_and_as_many_in_each_class() -> None:
+def test_files_are_broken_in_four_ways_equally_in_each_class() -> None:
     broken = {}
     for path, content in files(SampleOptions(images=16, classes=2, long_side=64, broken=4)).items():
         try:

@@ -1,4 +1,4 @@
-"""What is in a source, in which order, and what is refused."""
+"""Listings of sources: their order and their refusals."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from presize.options import SourceOptions
 from presize.sources.scan import scan
 from presize.store.rejects import UNREADABLE, Reject
 
-# The order
+# Order
 
 
 def image_folder(root: str) -> list[tuple[str, int]]:
-    """What torchvision's ImageFolder lists, if it took every file for an image."""
+    """List the samples of torchvision's ImageFolder, if every file were an image."""
     found = []
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     for number, name in enumerate(classes):
@@ -39,7 +39,7 @@ def image_folder(root: str) -> list[tuple[str, int]]:
 
 
 LETTERS = [*"abA-~0 \n\t!.é中🐈\uffff\x7f\\", "e\u0301"]
-"""Around the slash in the order of characters, and those that sort apart in UTF-16."""
+"""Characters that sort around the slash, and ones that sort differently in UTF-16."""
 NAMES = st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3).map("".join).filter(lambda s: not s.startswith("."))
 TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size=1, max_size=15)
 
@@ -50,7 +50,7 @@ TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size
 def test_order_and_labels_are_those_of_imagefolder_and_without_labels_of_a_sorted_walk(tree: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         for file in tree:
-            with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # its name is a folder's or a file's
+            with suppress(FileExistsError, NotADirectoryError, IsADirectoryError):  # its name is taken
                 make(Path(name), file)
         source = scan(name)
         assert list(zip(paths(source), labels(source) or [], strict=True)) == image_folder(name)
@@ -60,7 +60,7 @@ def test_order_and_labels_are_those_of_imagefolder_and_without_labels_of_a_sorte
         assert paths(scan(name, SourceOptions(labels="none"))) == expected
 
 
-def test_order_does_not_depend_on_how_many_files_are_gathered_at_once(
+def test_order_does_not_depend_on_the_number_of_files_listed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, *(f"{name}/{i * 7 % 10}" for name in ("b", "a", "a/b") for i in range(10)))
@@ -83,7 +83,7 @@ def test_order_does_not_depend_on_the_order_of_the_file_system(tmp_path: Path, m
     assert scan(tmp_path) == forwards
 
 
-# What is listed
+# Listed files
 
 
 def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
@@ -95,10 +95,8 @@ def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
     assert table.column("source_mtime_ns").to_pylist()[1] == 1_234_567_890_123_456_789
 
 
-@pytest.mark.parametrize("folder", [None, "/dev/shm"], ids=["disk", "tmpfs"])  # ext4 and xfs hold fewer times
-def test_a_time_that_the_index_cannot_hold_counts_as_the_nearest_that_it_can(
-    folder: str | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("folder", [None, "/dev/shm"], ids=["disk", "tmpfs"])  # smaller range on ext4, xfs
+def test_a_time_outside_the_range_of_the_index_counts_as_the_nearest_one(folder: str | None, tmp_path: Path) -> None:
     if folder is not None and not os.access(folder, os.W_OK):
         pytest.skip(f"{folder} cannot be written to")
     with tempfile.TemporaryDirectory(dir=folder or tmp_path) as photos:
@@ -110,9 +108,9 @@ def test_a_time_that_the_index_cannot_hold_counts_as_the_nearest_that_it_can(
                 assert mtimes == [min(max(file.stat().st_mtime_ns, -(2**63)), 2**63 - 1)]
 
 
-def test_a_path_longer_than_the_system_takes_is_rejected(tmp_path: Path) -> None:
+def test_a_path_longer_than_the_system_allows_is_rejected(tmp_path: Path) -> None:
     here = os.open(make(tmp_path, "a/1"), os.O_RDONLY)
-    for _ in range(17):  # of 250 characters each, made step by step: PATH_MAX is 4096
+    for _ in range(17):  # folders of 250 characters each, created one by one: PATH_MAX is 4096
         os.mkdir("d" * 250, dir_fd=here)
         deeper = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
         os.close(here)
@@ -123,12 +121,12 @@ def test_a_path_longer_than_the_system_takes_is_rejected(tmp_path: Path) -> None
     assert list(rejected(source).values()) == ["cannot be looked at: File name too long"]
 
 
-def test_many_files_are_not_many_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_do_not_create_many_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "a/0", "b/")
     for i in range(1, 4000):
         os.link(tmp_path / "a/0", tmp_path / f"{'ab'[i % 2]}/a name of thirty characters {i:04}")
     monkeypatch.setattr("presize.sources.tree.PATHS_AT_ONCE", 256)
-    scan(tmp_path)  # what is imported and cached once
+    scan(tmp_path)  # imports and caches
     tracemalloc.start()
     try:
         source = scan(tmp_path)
@@ -136,8 +134,8 @@ def test_many_files_are_not_many_python_objects(tmp_path: Path, monkeypatch: pyt
     finally:
         tracemalloc.stop()
     assert len(source.table) == 4000
-    assert kept < 4000 * 8, "bytes of Python memory, so less than a pointer a file"
-    assert peak < 4000 * 56, "bytes, so never an object a file"
+    assert kept < 4000 * 8, "bytes of Python memory, so less than a pointer per file"
+    assert peak < 4000 * 56, "bytes, so never an object per file"
 
 
 # Links
@@ -145,7 +143,7 @@ def test_many_files_are_not_many_python_objects(tmp_path: Path, monkeypatch: pyt
 
 def test_pipes_and_sockets_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = make(tmp_path, "a/1.jpg")
-    os.mkfifo(inside / "a/pipe.jpg")  # opening it would wait for ever
+    os.mkfifo(inside / "a/pipe.jpg")  # opening it would block forever
     monkeypatch.chdir(inside / "a")  # the name of a socket may have 107 bytes
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket.jpg")
@@ -154,9 +152,7 @@ def test_pipes_and_sockets_are_never_opened(tmp_path: Path, monkeypatch: pytest.
     assert paths(source) == ["a/1.jpg"]
 
 
-def test_the_source_may_be_a_link_or_told_from_where_one_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_may_be_a_link_or_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = tmp_path / "source"
     make(inside, "a/1.jpg", f"b/2.jpg -> {inside}/a/1.jpg", "../link -> source")
     source = scan(inside.parent / "link")
@@ -166,12 +162,12 @@ def test_the_source_may_be_a_link_or_told_from_where_one_stands(
     assert scan(".").root == (inside / "a").resolve()
 
 
-# Names and files that misbehave
+# Problematic names and files
 
 
 class Entry:
-    """What os.scandir gives, of a file or folder whose status the disk cannot read if its name begins with "bad", and
-    that has gone if it begins with "gone"."""
+    """An entry of os.scandir. Its stat fails with a disk error if its name starts with "bad", and with "not found" if
+    it starts with "gone"."""
 
     def __init__(self, entry: os.DirEntry[str]) -> None:
         self._entry, self.name, self.path = entry, entry.name, entry.path
@@ -204,7 +200,7 @@ def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "error", "reason"),
     [("bad.jpg", UNREADABLE, "Input/output error"), ("gone.jpg", "SourceError", "No such file or directory")],
 )
-def test_a_file_that_the_disk_does_not_find_or_that_vanishes_is_rejected(
+def test_a_file_that_the_disk_cannot_find_or_that_disappears_is_rejected(
     name: str, error: str, reason: str, tmp_path: Path
 ) -> None:
     source = scan(make(tmp_path, "a/1.jpg", f"a/{name}"))
@@ -221,7 +217,7 @@ def test_a_file_that_the_disk_does_not_find_or_that_vanishes_is_rejected(
         ("stale/1.jpg", "/stale': Stale file handle"),
     ],
 )
-def test_a_folder_of_a_disk_that_fails_stops_the_scan(file: str, said: str, tmp_path: Path) -> None:
+def test_a_folder_on_a_failing_disk_stops_the_scan(file: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^folder '") as caught:
         scan(make(tmp_path, "a/1.jpg", file))
     assert str(caught.value).endswith(said)
@@ -238,7 +234,7 @@ def test_a_folder_of_a_disk_that_fails_stops_the_scan(file: str, said: str, tmp_
         (("a/1.tar", "b/\nforbidden/2.tar"), None),
     ],
 )
-def test_a_folder_that_may_not_be_read_is_left_out_and_no_class(
+def test_a_forbidden_folder_is_skipped_and_not_a_class(
     names: tuple[str, ...], classes: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     make(tmp_path, *names)
@@ -258,7 +254,7 @@ def test_a_folder_that_may_not_be_read_is_left_out_and_no_class(
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Six images, three of them cats."""
+    """Create six images, three of them cats."""
     return make(tmp_path / "photos", *(f"{name}/{i}.jpg" for name in ("cats", "dogs") for i in range(3)))
 
 
@@ -267,7 +263,7 @@ def table(folder: Path, text: str, name: str = "labels.csv", **options: Any) -> 
     return SourceOptions(labels=folder / name, **options)
 
 
-def test_a_table_is_looked_up_a_piece_at_a_time(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_looked_up_piece_by_piece(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "path,n\n" + "".join(f"{name}/{i}.jpg,{i}\n" for i in (2, 0, 1) for name in ("dogs", "cats"))
     whole = scan(photos, table(tmp_path, text))
     monkeypatch.setattr("presize.sources.columns.ROWS_AT_ONCE", 4)

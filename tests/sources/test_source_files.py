@@ -1,4 +1,4 @@
-"""Files are read in order; slow ones ahead of their turn, within bounds."""
+"""Files are read in order; slow ones are read ahead, within bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from presize.sources.source_files import THREADS, Container, SourceFile, SourceR
 from presize.system.file_version import FileVersion
 
 SLOW, FAST = -1.0, 3600.0
-"""Bounds from which on every file is slow, and none is."""
+"""Bounds above which every file is slow, and none is."""
 
 
 def own_threads() -> list[str]:
@@ -35,7 +35,7 @@ def outcome(get: Callable[[], bytes]) -> object:
 
 
 @given(sizes=st.lists(st.integers(0, 40 << 20), max_size=60), slow=st.booleans())
-def test_each_file_has_its_own_outcome_in_order(sizes: list[int], slow: bool) -> None:
+def test_each_file_has_its_own_result_in_order(sizes: list[int], slow: bool) -> None:
     def read(number: int) -> bytes:
         if number % 3 == 2:
             raise OSError(f"no {number}")
@@ -60,7 +60,7 @@ def test_slow_files_are_read_several_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert sum(get() == b"" for get in read_in_order(read, ((n, 1) for n in range(4 + 5 * THREADS)))) == 4 + 5 * THREADS
 
 
-def test_files_are_read_by_the_caller_when_it_asks_though_a_few_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_reads_files_itself_if_only_a_few_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     now, readers = [0.0], []
 
     def read(number: int) -> bytes:
@@ -75,7 +75,7 @@ def test_files_are_read_by_the_caller_when_it_asks_though_a_few_are_slow(monkeyp
     assert set(readers) == {threading.get_ident()}
 
 
-def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_files, "SLOW_S", SLOW)
     asked: list[int] = []
 
@@ -88,7 +88,7 @@ def test_what_is_read_ahead_is_bounded_by_files_and_bytes(monkeypatch: pytest.Mo
         asked.clear()
         for taken, get in enumerate(read_in_order(lambda _: b"", files(nbytes))):
             get()
-            assert len(asked) - taken <= most + 2  # those ahead, the one in hand, and the next
+            assert len(asked) - taken <= most + 2  # files ahead, the current one, and the next
 
 
 @pytest.mark.parametrize("speed", [SLOW, FAST])
@@ -116,7 +116,7 @@ def test_a_large_file_may_take_longer_than_a_small_one(nbytes: int, is_slow: boo
         assert bool(own_threads()) == is_slow
 
 
-# What lies in a container
+# Values in a container
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def open_files(folder: Path) -> int:
     return sum(os.path.exists(link) and os.readlink(link).startswith(str(folder)) for link in links)
 
 
-def test_one_container_is_open_in_each_thread_and_closed_with_its_reader(container: Container, tmp_path: Path) -> None:
+def test_each_thread_opens_one_container_which_its_reader_closes(container: Container, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(b"b" * 3000)
     other = Container("b.tar", FileVersion.at(str(tmp_path / "b.tar")))
     found: list[bytes] = []
@@ -153,7 +153,7 @@ def test_one_container_is_open_in_each_thread_and_closed_with_its_reader(contain
     assert open_files(tmp_path) == 0
 
 
-def test_what_is_open_is_read_although_another_has_taken_its_place(container: Container, tmp_path: Path) -> None:
+def test_an_open_container_is_read_although_another_has_replaced_it(container: Container, tmp_path: Path) -> None:
     reader, file = SourceReader(tmp_path), SourceFile("2.jpg", 1000, container, 2000)
     for _ in range(2):
         assert reader.read(file) == b"z" * 1000
@@ -161,13 +161,13 @@ def test_what_is_open_is_read_although_another_has_taken_its_place(container: Co
         (tmp_path / "new.tar").replace(tmp_path / "a.tar")
 
 
-def test_of_a_large_value_that_is_no_image_the_start_is_read(
+def test_only_the_start_of_a_large_value_that_is_not_an_image_is_read(
     container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_files, "LARGE_BYTES", 500)
     reader = SourceReader(tmp_path)
     assert reader.read(SourceFile("1.jpg", 1000, container, 1000)) == b"\xff\xd8\xff" + b"y" * 997
-    assert reader.read(SourceFile("2.jpg", 600, container, 2000)) == b"z" * 1000  # no more than 4096 bytes
+    assert reader.read(SourceFile("2.jpg", 600, container, 2000)) == b"z" * 1000  # at most 4096 bytes
 
 
 def test_a_value_that_the_container_no_longer_holds_is_rejected(container: Container, tmp_path: Path) -> None:

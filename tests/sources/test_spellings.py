@@ -1,4 +1,4 @@
-"""Paths in other spellings: what they mean, and that nothing outside of the source is ever meant."""
+"""Spellings of paths: their meaning, and that they never mean anything outside of the source."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FILES = st.lists(PATHS, min_size=1, max_size=8, unique=True)
 
 
 @given(files=FILES, text=PATHS | st.text("aé/.\\: \0", max_size=8))
-def test_a_text_means_files_that_there_are(files: list[str], text: str) -> None:
+def test_a_text_means_existing_files(files: list[str], text: str) -> None:
     folders = {path[:at] for path in files for at, letter in enumerate(path) if letter == "/"}
     found = Spellings(names_of(files)).find(text)
     assert {*found} <= {*files}
     if text in files and text not in folders:
-        assert found == [text], "the name as it is goes before all others"
+        assert found == [text], "the literal name has priority"
 
 
 @given(files=FILES, data=st.data())
-def test_the_spelling_of_one_file_is_that_file(files: list[str], data: st.DataObject) -> None:
+def test_the_spelling_of_one_file_means_that_file(files: list[str], data: st.DataObject) -> None:
     files = [path for path in files if path == plain(path)]
     alike = [unicodedata.normalize("NFC", path) for path in files]
     if len({*alike}) < len(files) or not files:

@@ -1,4 +1,4 @@
-"""Label tables: what is read, what is refused, what a column of texts holds, and that equal values are equal bytes."""
+"""Label tables: accepted and refused contents, columns of texts, and that equal values have equal bytes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def column_types(table: pa.Table) -> dict[str, str]:
     return {field.name: str(field.type) for field in table.schema}
 
 
-# What is read
+# Accepted tables
 
 
 NUMBER = {"path": ["a"], "n": [1]}
@@ -70,7 +70,7 @@ QUOTES: list[tuple[str, list[Any], str]] = [
     ('a.png, "\nb.png, x\n', ['"', "x"], "a single quote"),
     ("a.png 0x10\nb.png 5\n", ["0x10", "5"], "no number in hexadecimal digits"),
 ]
-"""Quotes around the labels of a list are no part of them."""
+"""Quotes around the labels of a list are not part of them."""
 READ: list[tuple[str, str, dict[str, list[Any]], str]] = [
     ("a.csv", "path,n\na,1\n", NUMBER, "as usual"),
     ("a.csv", "path,n\r\na,1\r\nb,2\r\n", {"path": ["a", "b"], "n": [1, 2]}, "from Windows"),
@@ -144,7 +144,7 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
     assert read_table(write(tmp_path, name, text)).to_pydict() == expected, reason
 
 
-def test_the_type_of_a_csv_column_is_decided_by_all_of_it(tmp_path: Path) -> None:
+def test_the_type_of_a_csv_column_depends_on_all_of_it(tmp_path: Path) -> None:
     text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
     table = read_table(write(tmp_path, "labels.csv", text))
     assert len(text) > 2 * 2**20, "more than pyarrow reads at once"
@@ -173,13 +173,13 @@ def test_any_json_is_a_table_or_a_one_line_error(rows: list[Any], piece: int, tm
             assert str(error).isprintable()
             return
     table.validate(full=True)
-    assert table_digest(table) == table_digest(read_table(path)), "however many are read at once"
+    assert table_digest(table) == table_digest(read_table(path)), "for any number of rows read at once"
 
 
 # Parquet
 
 
-def test_columns_of_parquet_are_what_they_stand_for_without_what_a_writer_notes(tmp_path: Path) -> None:
+def test_columns_of_parquet_have_their_logical_values_without_a_writers_extra_columns(tmp_path: Path) -> None:
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(6, dtype=np.int32).reshape(2, 3))
     day = datetime.datetime(2020, 2, 29, 12, tzinfo=datetime.UTC)
     columns = {
@@ -195,14 +195,14 @@ def test_columns_of_parquet_are_what_they_stand_for_without_what_a_writer_notes(
     written = pa.table({name: column for name, (column, _) in columns.items()})
     path = pa.field("path", pa.string(), nullable=False, metadata={"note": "private"})
     schema = written.schema.set(0, path).with_metadata({"pandas": "{}"})
-    (tmp_path / "split=train").mkdir()  # a partition, to other readers
+    (tmp_path / "split=train").mkdir()  # a partition to other readers
     table = read_table(parquet(tmp_path / "split=train", written.cast(schema)))
     assert table.to_pydict() == written.to_pydict()
     assert column_types(table) == {name: kind for name, (_, kind) in columns.items()}
     assert table.schema.metadata is None and not any(field.metadata or not field.nullable for field in table.schema)
 
 
-# What is refused
+# Refused tables
 
 
 def columns(**values: list[Any]) -> Callable[[Path], Path]:
@@ -217,7 +217,7 @@ csv, json_lines, txt = (partial(file, name) for name in ("labels.csv", "labels.j
 
 
 def made(make: Callable[[Path], object], name: str) -> Callable[[Path], Path]:
-    """What a call makes of a path."""
+    """Return a function that applies `make` to a path."""
     return lambda folder: (make(folder / name), folder / name)[1]
 
 
@@ -313,7 +313,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("make", "message", "reason"), REFUSED)
-def test_what_is_no_label_table_is_refused(
+def test_invalid_label_tables_are_refused(
     make: Callable[[Path], Path], message: str, reason: str, tmp_path: Path
 ) -> None:
     path = make(tmp_path)
@@ -326,7 +326,7 @@ def test_what_is_no_label_table_is_refused(
     assert len(said) - len(str(path)) < 450
 
 
-# Paths that come twice, and absolute ones
+# Duplicate paths, and absolute ones
 
 
 CAPTIONS: list[dict[str, Any]] = [
@@ -338,7 +338,7 @@ CAPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def test_rows_of_one_path_become_lists_where_it_first_comes(tmp_path: Path) -> None:
+def test_rows_of_one_path_become_lists_at_its_first_position(tmp_path: Path) -> None:
     table = read_table(jsonl(tmp_path, *CAPTIONS), repeated="list")
     assert table.to_pylist() == [
         {
@@ -360,7 +360,7 @@ def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> 
     paths = [f"{tmp_path}/link/a.jpg", f"{tmp_path}/real é/b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
     table = read_table(jsonl(tmp_path, *({"path": path} for path in paths)), tmp_path / "link")
     assert table["path"].to_pylist() == ["a.jpg", "b/c.jpg", "d.jpg", f"x{tmp_path}/link/a.jpg"]
-    with pytest.raises(SourceError, match=r"the first is 'a\.jpg', 2 times"):  # absolute once
+    with pytest.raises(SourceError, match=r"the first is 'a\.jpg', 2 times"):  # once as an absolute path
         read_table(jsonl(tmp_path, {"path": "a.jpg"}, {"path": f"{tmp_path}/link/a.jpg"}), tmp_path / "link")
 
 
@@ -401,7 +401,7 @@ def test_the_digest_does_not_depend_on_the_kind_of_table(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("length", [1, 3, 64, 99, 100])
 def test_the_digest_does_not_depend_on_slices_and_chunks(length: int) -> None:
-    table = pa.Table.from_pylist([*NASTY, *NASTY])[100:]  # so that nothing begins at its buffer's start
+    table = pa.Table.from_pylist([*NASTY, *NASTY])[100:]  # so that nothing starts at the beginning of its buffer
     pieces = pa.concat_tables([table.slice(i, length) for i in range(0, 100, length)])
     assert digest_of_plain(pieces) == digest_of_plain(pa.Table.from_pylist(NASTY))
 
@@ -426,12 +426,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
+def test_values_under_nulls_do_not_matter(kind: str) -> None:
     hidden = np.arange(100) % 3 == 0
     validity = pa.py_buffer(np.packbits(~hidden, bitorder="little").tobytes())
 
     def hide(array: pa.Array) -> pa.Array:
-        """The same memory, with a third of it declared null."""
+        """Declare a third of the values null, in the same memory."""
         children = [array.field(i) for i in range(array.type.num_fields)] if pa.types.is_struct(array.type) else None
         if pa.types.is_nested(array.type) and children is None:
             children = [array.values]
@@ -447,7 +447,7 @@ def test_what_lies_under_nulls_has_no_say(kind: str) -> None:
     assert plain_column("x", pa.chunked_array([column(1)])).to_pylist() == column(1).to_pylist()
 
 
-def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
+def test_previous_contents_of_memory_do_not_matter(tmp_path: Path) -> None:
     paths = [jsonl(tmp_path, *NASTY), parquet(tmp_path, pa.Table.from_pylist(NASTY), row_group_size=9)]
     script = """
         import sys
@@ -456,12 +456,12 @@ def test_what_memory_held_before_has_no_say(tmp_path: Path) -> None:
         print({table_digest(read_table(path)) for path in sys.argv[1:]})
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MALLOC_PERTURB_", "85")  # what glibc fills fresh memory with
+        patch.setenv("MALLOC_PERTURB_", "85")  # glibc fills fresh memory with it
         patch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
         assert run_python(script, *paths).strip() == str({table_digest(read_table(paths[0]))})
 
 
-def test_a_time_in_nanoseconds_that_are_whole_microseconds_is_taken(tmp_path: Path) -> None:
+def test_a_time_in_nanoseconds_that_is_whole_microseconds_is_accepted(tmp_path: Path) -> None:
     table = read_table(parquet(tmp_path, pa.table({"path": ["a.jpg"], "when": pa.array([5000], pa.timestamp("ns"))})))
     assert table.column("when").to_pylist() == [datetime.datetime(1970, 1, 1, 0, 0, 0, 5)]
 
@@ -480,16 +480,16 @@ def test_any_text_is_a_list_or_a_one_line_error(text: str, tmp_path: Path) -> No
 
 
 def column(*texts: str) -> pa.ChunkedArray:
-    return pa.chunked_array([[text] for text in texts], pa.string())  # a chunk each
+    return pa.chunked_array([[text] for text in texts], pa.string())  # one chunk each
 
 
 @pytest.mark.parametrize(
     ("texts", "values", "reason"),
     [
         (["1", "-20", "0"], [1, -20, 0], "whole numbers"),
-        ([" 5", "6\t"], [5, 6], "blanks around them"),
+        ([" 5", "6\t"], [5, 6], "surrounding blanks"),
         (["", "NA", "7"], [None, None, 7], "missing ones"),
-        (["", "NA"], [None, None], "nothing but missing ones"),
+        (["", "NA"], [None, None], "only missing ones"),
         (["0.5", "12.0", "7"], [0.5, 12.0, 7.0], "decimals"),
         (["1e-05", "1e+20", "-1.5E-07", "2"], [1e-05, 1e20, -1.5e-07, 2.0], "exponents as most languages print them"),
         (["  nan", "   0.5", "NAN", "+nan"], [None, 0.5, None, None], "missing ones as C prints them, with blanks"),
@@ -500,7 +500,7 @@ def column(*texts: str) -> pa.ChunkedArray:
         (["true", "FALSE", ""], [True, False, None], "booleans"),
     ],
 )
-def test_numbers_that_a_program_would_print_so_are_numbers(texts: list[str], values: list[Any], reason: str) -> None:
+def test_numbers_in_a_programs_notation_are_numbers(texts: list[str], values: list[Any], reason: str) -> None:
     assert read_texts(column(*texts)).to_pylist() == values, reason
 
 
@@ -522,7 +522,7 @@ def test_texts_that_look_like_numbers_stay_text(texts: list[str]) -> None:
 
 
 @given(st.lists(st.text("0123456789.eE+-:x ", max_size=6), min_size=1, max_size=4))
-def test_a_column_is_kept_or_its_numbers_are_what_is_written(texts: list[str]) -> None:
+def test_a_column_is_kept_or_its_numbers_print_as_written(texts: list[str]) -> None:
     found = read_texts(column(*texts))
     if not pa.types.is_string(found.type):
         for text, value in zip(texts, found.to_pylist(), strict=True):
@@ -533,7 +533,7 @@ def test_a_column_is_kept_or_its_numbers_are_what_is_written(texts: list[str]) -
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1) | st.lists(st.floats(allow_nan=False), min_size=1))
-def test_numbers_that_python_prints_come_back(numbers: list[int] | list[float]) -> None:
+def test_numbers_printed_by_python_are_read_back(numbers: list[int] | list[float]) -> None:
     if any(np.isfinite(number) for number in numbers):
         texts = column(*map(repr, numbers))
         found = read_texts(texts)
@@ -546,11 +546,11 @@ KEPT = ["3.1", "12.0", "0.05", "10.0", "100", "1e-05", "0.30000000000000004", "-
 
 
 @pytest.mark.parametrize("text", [*LOST, *KEPT])
-def test_a_decimal_that_would_be_printed_otherwise_is_found(text: str) -> None:
+def test_a_decimal_that_would_be_printed_differently_is_found(text: str) -> None:
     assert lost_spelling(column("7", "0.5", text)) == (text if text in LOST else None)
 
 
-# In a table
+# Columns of a table
 
 
 def labels(folder: Path, *texts: str, types: dict[str, ValueType] | None = None) -> list[Any]:
@@ -558,7 +558,7 @@ def labels(folder: Path, *texts: str, types: dict[str, ValueType] | None = None)
     return read_table(folder / "t.csv", types=types or {}).column("label").to_pylist()
 
 
-def test_decimals_that_lose_their_spelling_are_said_with_the_option(tmp_path: Path) -> None:
+def test_decimals_that_lose_their_spelling_are_reported_with_the_option(tmp_path: Path) -> None:
     with pytest.warns(PresizeWarning) as said:
         assert labels(tmp_path, "1.50", "3.10", "12.00") == [1.5, 3.1, 12.0]
     (warning,) = said
@@ -576,7 +576,7 @@ def test_decimals_that_lose_their_spelling_are_said_with_the_option(tmp_path: Pa
         ("float", ["1.50", "12E5", "+5", "007"], [1.5, 1.2e6, 5.0, 7.0]),
     ],
 )
-def test_a_column_has_the_type_that_it_is_given_and_nothing_is_said(
+def test_a_column_has_its_given_type_without_a_message(
     kind: ValueType, texts: list[str], values: list[Any], tmp_path: Path
 ) -> None:
     with warnings.catch_warnings():
@@ -606,7 +606,7 @@ def test_an_empty_cell_of_a_typed_column_is_a_null(tmp_path: Path) -> None:
     assert read_table(tmp_path / "t.csv", types={"n": "float"}).column("n").to_pylist() == [None, 5.0]
 
 
-def test_columns_that_have_a_type_already_are_cast_where_nothing_is_lost() -> None:
+def test_typed_columns_are_cast_if_nothing_is_lost() -> None:
     whole, real = (pa.chunked_array([pa.array([1, 20], kind)]) for kind in (pa.int32(), pa.float32()))
     assert as_type("n", whole, "class").to_pylist() == ["1", "20"]
     assert as_type("n", real, "int").to_pylist() == [1, 20]
@@ -648,5 +648,5 @@ def test_booleans_and_bytes_as_labels_name_classes(suffix: str, tmp_path: Path) 
         (b"\xff", None),
     ],
 )
-def test_bytes_that_are_no_text_are_recognized(value: bytes, like: str | None) -> None:
+def test_binary_data_is_recognized(value: bytes, like: str | None) -> None:
     assert looks_like(value) == like

@@ -1,4 +1,4 @@
-"""Small datasets that tests of the store read, and copies to be changed at will."""
+"""Small read-only datasets for tests of the store, and copies to modify."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SMALL_OPTIONS = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), shard_samples=
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``lmdb``, two shards, and ``folder``: the 6 images of ``raw``, in 2 classes. ``masks``: 12 images with masks, of
-    ``pairs``. Read only."""
+    """Build ``lmdb``, two shards, and ``folder`` from the 6 images of ``raw``, in 2 classes; and ``masks``, 12 images
+    with masks, from ``pairs``. Read only."""
     root = tmp_path_factory.mktemp("small")
     for i in range(6):
         path = root / "raw" / f"class-{i % 2}" / f"{i}.png"
@@ -34,5 +34,5 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(dataset: Path, tmp_path: Path) -> Path:
-    """A copy of `dataset`, to be changed at will."""
+    """Copy `dataset`, to be modified."""
     return Path(shutil.copytree(dataset, tmp_path / "copied"))

@@ -1,4 +1,4 @@
-"""Companions as readers see them: the records of masks, as a dataset of their own beside that of the images."""
+"""Companions as readers see them: the records of masks, as a separate dataset next to that of the images."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_companion_is_a_dataset_of_the_same_samples_in_grey_pngs(data: Dataset
     assert (stored.format, stored.mode, stored.size[::-1]) == ("PNG", "L", data.shape(0))
 
 
-def test_a_pickle_keeps_which_companion_it_is_and_which_are_read(data: Dataset) -> None:
+def test_a_pickle_keeps_its_companion_and_the_companions_to_read(data: Dataset) -> None:
     masks = data.companion("mask")
     assert pickle.loads(pickle.dumps(masks)).value(3) == masks.value(3) != data.value(3)
     assert pickle.loads(pickle.dumps(data)).read_with == ("mask",)
@@ -49,12 +49,12 @@ def test_a_pickle_keeps_which_companion_it_is_and_which_are_read(data: Dataset) 
     assert pickle.loads(pickle.dumps(data)).read_with == ()
 
 
-def test_an_unknown_companion_is_refused_with_those_that_there_are(data: Dataset) -> None:
+def test_an_unknown_companion_is_refused_with_the_known_ones(data: Dataset) -> None:
     with pytest.raises(DatasetError, match="no companion 'depth'; this dataset has mask"):
         data.companion("depth")
 
 
-def test_companions_that_are_not_read_do_not_come_from_an_origin(small: Path) -> None:
+def test_unread_companions_are_not_fetched_from_an_origin(small: Path) -> None:
     class Origin:
         max_bytes = None
         groups: ClassVar[list[list[list[str]]]] = []

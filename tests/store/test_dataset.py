@@ -1,4 +1,4 @@
-"""A dataset without torch: records and pixels by sample number, and what is compared before it is used."""
+"""A dataset without torch: records and pixels by sample number, and checks before their use."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_all(data: Dataset) -> list[bytes]:
 # --- records ---
 
 
-def test_values_come_in_the_order_of_the_disk_with_their_positions(dataset: Path) -> None:
+def test_values_come_in_disk_order_with_their_positions(dataset: Path) -> None:
     data = Dataset(dataset)
     shards, rows = data.numbers("shard"), data.numbers("row")
     wanted = [40, 3, 17, 3, 55, 0]
@@ -55,7 +55,7 @@ def test_values_come_in_the_order_of_the_disk_with_their_positions(dataset: Path
     assert [*data.values([]), *data.pixels([])] == []
 
 
-def test_each_value_and_path_is_the_one_of_the_index(dataset: Path) -> None:
+def test_each_value_and_path_matches_the_index(dataset: Path) -> None:
     data = Dataset(dataset)
     values = read_all(data)
     assert [len(value) for value in values] == data.numbers("nbytes").tolist()
@@ -63,7 +63,7 @@ def test_each_value_and_path_is_the_one_of_the_index(dataset: Path) -> None:
     assert [data.path(i) for i in range(len(data))] == data.column("path").to_pylist()
 
 
-def test_numbers_are_read_only_and_lie_in_the_mapped_file(dataset: Path) -> None:
+def test_numbers_are_read_only_and_in_the_mapped_file(dataset: Path) -> None:
     before = pa.total_allocated_bytes()
     numbers = Dataset(dataset).numbers("label")
     assert pa.total_allocated_bytes() <= before
@@ -72,7 +72,7 @@ def test_numbers_are_read_only_and_lie_in_the_mapped_file(dataset: Path) -> None
         numbers[0] = 1
 
 
-def test_a_column_that_is_not_there_or_no_numbers_is_named(dataset: Path) -> None:
+def test_a_missing_or_non_numeric_column_is_named(dataset: Path) -> None:
     with pytest.raises(DatasetError, match=r"has no column 'boxes'; it has path, shard, row, .*, label"):
         Dataset(dataset).column("boxes")
     with pytest.raises(DatasetError, match=r"column 'path' of .* is not numeric, or has nulls"):
@@ -80,13 +80,13 @@ def test_a_column_that_is_not_there_or_no_numbers_is_named(dataset: Path) -> Non
 
 
 @pytest.mark.parametrize("readahead", [None, True, False])
-def test_readahead_is_as_asked_for_or_chosen_here_and_after_travelling(dataset: Path, readahead: bool | None) -> None:
+def test_readahead_is_as_requested_or_chosen_and_kept_by_a_pickle(dataset: Path, readahead: bool | None) -> None:
     for data in (Dataset(dataset, readahead), pickle.loads(pickle.dumps(Dataset(dataset, readahead)))):
-        assert data.readahead is (readahead is not False)  # this one fits into any memory
+        assert data.readahead is (readahead is not False)  # this dataset fits into any memory
         assert {shard.readahead for shard in data.shards} == {data.readahead}
 
 
-def test_the_window_is_that_of_the_disk_that_the_shards_are_on(
+def test_the_window_is_that_of_the_disk_with_the_shards(
     copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = (copied / "shards").rename(tmp_path.resolve() / "elsewhere")
@@ -125,7 +125,7 @@ KINDS = [(format, color) for format in FORMATS for color in COLORS if (format, c
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A colour and a grey picture, 20 x 24."""
+    """Build a colour and a grey picture, 20×24."""
     folder = tmp_path_factory.mktemp("mixed")
     Image.fromarray(smooth_image(20, 24)).save(folder / "color.png")
     Image.fromarray(smooth_image(20, 24)[:, :, 0]).save(folder / "gray.png")
@@ -133,9 +133,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("format", "color"), KINDS)
-def test_pixels_come_in_the_colours_they_were_built_for(
-    mixed: Path, tmp_path: Path, format: Format, color: Color
-) -> None:
+def test_pixels_have_the_colours_of_the_build(mixed: Path, tmp_path: Path, format: Format, color: Color) -> None:
     options = ImageOptions(sizes=(Size(16, 16),), format=format, color=color, quality=95)
     build_dataset(mixed, tmp_path / "OUT", BuildOptions(options), SERIAL)
     data = Dataset(tmp_path / "OUT")
@@ -144,7 +142,7 @@ def test_pixels_come_in_the_colours_they_were_built_for(
     assert gray.shape == ((16, 19) if color in ("gray", "keep") else (16, 19, 3))
     for pixels in (colored, gray):
         assert pixels.dtype == np.uint8
-        assert pixels.flags.writeable, "they are the caller's"
+        assert pixels.flags.writeable, "they belong to the caller"
         assert pixels.flags.c_contiguous
     if format != "raw":
         stored = Image.open(BytesIO(data.value(0)))
@@ -153,13 +151,13 @@ def test_pixels_come_in_the_colours_they_were_built_for(
         assert np.abs(colored - by_pillow).max() <= 8, "decoders may smooth colours their own way"
 
 
-def test_damaged_records_can_be_left_out(copied: Path) -> None:
+def test_damaged_records_can_be_skipped(copied: Path) -> None:
     flip_record(copied, 5)
     flip_record(copied, 9)
     data, errors = Dataset(copied), dict[int, DatasetError]()
     assert {position for position, _ in data.values([3, 5, 7, 9], errors.__setitem__)} == {0, 2}
     assert [str(errors[position]).partition(" (")[0] for position in (1, 3)] == ["sample 5", "sample 9"]
-    with pytest.raises(DatasetError, match="its CRC-32 differs"):  # one that failed does not count as checked
+    with pytest.raises(DatasetError, match="its CRC-32 differs"):  # a record that failed does not count as checked
         data.value(5)
 
 
@@ -167,7 +165,7 @@ def test_damaged_records_can_be_left_out(copied: Path) -> None:
 
 
 def with_other_label(root: Path) -> None:
-    """Change one label in place: the index keeps its size."""
+    """Change one label in place: the size of the index stays the same."""
     labels = read_table(root)["label"].to_numpy()
     content = (root / "index.arrow").read_bytes()
     assert content.count(labels.tobytes()) == 1
@@ -189,7 +187,7 @@ def test_an_index_above_the_limit_is_left_to_verify(
         assert len(Dataset(copied)) == 56
 
 
-def test_without_checks_flipped_bits_give_other_pixels_and_labels(copied: Path, dataset: Path) -> None:
+def test_without_checks_flipped_bits_yield_other_pixels_and_labels(copied: Path, dataset: Path) -> None:
     flip_record(copied, 5)
     with_other_label(copied)
     unchecked, sound = Dataset(copied, check=False), Dataset(dataset)
@@ -208,7 +206,7 @@ def test_a_record_is_checked_once_and_again_by_a_pickle(dataset: Path, monkeypat
     pickle.loads(pickle.dumps(data)).value(9)
     assert len(computed) == 57
     list(pickle.loads(pickle.dumps(Dataset(dataset, check=False))).values(range(56)))
-    assert len(computed) == 57, "without checks nothing is computed"
+    assert len(computed) == 57, "without checks no CRC-32 is computed"
 
 
 def test_threads_that_read_at_once_find_the_same_damage(copied: Path) -> None:
@@ -244,16 +242,14 @@ def test_a_forked_child_checks_what_its_parent_has_not_read(copied: Path) -> Non
 
 @pytest.fixture
 def two_sources(small: Path) -> tuple[Path, Path]:
-    """Two folders of 3 pictures."""
+    """Create two folders of 3 pictures."""
     return small / "raw" / "class-0", small / "raw" / "class-1"
 
 
 THIRDS = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), shard_samples=1)
 
 
-def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
-    two_sources: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_an_overwritten_dataset_still_reads_its_open_shards(two_sources: tuple[Path, Path], tmp_path: Path) -> None:
     build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
     old, unread = Dataset(tmp_path / "OUT"), Dataset(tmp_path / "OUT")
     before = read_all(old)
@@ -266,9 +262,9 @@ def test_a_dataset_that_was_overwritten_reads_on_what_it_has_open(
         list(unread.values(range(3)))
 
 
-@pytest.mark.parametrize("format", ["jpeg", "raw"])  # shards of other sizes, and of the same
+@pytest.mark.parametrize("format", ["jpeg", "raw"])  # shards of different and of equal sizes
 @pytest.mark.parametrize("on_damage", [None, lambda _position, _error: None])
-def test_images_of_another_build_are_never_taken_for_this_ones(
+def test_images_of_another_build_are_never_returned(
     on_damage: OnDamage | None, format: Format, two_sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     options = replace(THIRDS, image=replace(THIRDS.image, format=format))
@@ -281,7 +277,7 @@ def test_images_of_another_build_are_never_taken_for_this_ones(
     assert len(read_all(Dataset(tmp_path / "OUT"))) == 3
 
 
-def test_a_dataset_that_is_replaced_while_it_is_being_opened_is_opened_as_it_is_then(
+def test_a_dataset_replaced_while_it_is_opened_is_opened_in_its_new_state(
     two_sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     build_dataset(two_sources[0], tmp_path / "OUT", THIRDS, SERIAL)
@@ -298,7 +294,7 @@ def test_a_dataset_that_is_replaced_while_it_is_being_opened_is_opened_as_it_is_
         open_settled(tmp_path / "OUT", read)
 
 
-def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
+def test_an_abandoned_iterator_releases_its_shard(dataset: Path) -> None:
     data = Dataset(dataset)
 
     def begin() -> Iterator[tuple[int, memoryview]]:
@@ -310,7 +306,7 @@ def test_reading_that_is_broken_off_lets_its_shard_go(dataset: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(begin).result()
     assert sum(shard.readers for shard in presize.store.shard_reader.open_shards.values()) == before + 1
-    del begun  # in another thread than it was begun in
+    del begun  # in another thread than the one that started it
     assert sum(shard.readers for shard in presize.store.shard_reader.open_shards.values()) == before
 
 
@@ -325,7 +321,7 @@ OLD_SAMPLES = [  # path, label, shape, CRC-32 of the stored value and of the pix
 ]
 
 
-def test_a_dataset_of_format_1_is_read_and_says_the_same_of_itself_for_ever() -> None:
+def test_a_dataset_of_format_1_is_read_the_same_in_every_release() -> None:
     data = Dataset(OLD)
     for i, pixels in data.pixels(range(6)):
         found = (data.path(i), data.numbers("label").item(i), pixels.shape)
@@ -356,10 +352,10 @@ class Copying:
         pass
 
 
-def test_a_record_that_is_damaged_at_its_origin_is_reported_at_its_position(dataset: Path, copied: Path) -> None:
+def test_a_record_damaged_at_its_origin_is_reported_at_its_position(dataset: Path, copied: Path) -> None:
     write_table(copied, with_value(read_table(copied), "crc32", 4, 1))
     data = Dataset(copied, origin=Copying(dataset, copied))
-    data.check_order(by_shards=False)  # any is good where there is room for all
+    data.check_order(by_shards=False)  # any order is accepted if the cache holds everything
     damaged: list[tuple[int, str]] = []
     found = sorted(at for at, _ in data.values([3, 5, 4], lambda at, error: damaged.append((at, str(error)))))
     assert found == [0, 1]
@@ -369,7 +365,7 @@ def test_a_record_that_is_damaged_at_its_origin_is_reported_at_its_position(data
         list(data.values([3, 5, 4]))
 
 
-def test_a_shard_that_another_thread_has_renewed_is_read_once_more(
+def test_a_shard_renewed_by_another_thread_is_read_again(
     dataset: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = Dataset(dataset).value(5)

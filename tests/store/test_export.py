@@ -1,5 +1,5 @@
-"""Exported files hold the stored bytes: as files where their sources lay, in tars as WebDataset groups them, in Parquet
-as Hugging Face's datasets reads it."""
+"""Exports contain the stored bytes: as files at the paths of their sources, in tars grouped like WebDataset's, and in
+Parquet like that of Hugging Face's datasets."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from presize.store.manifest import classes_digest, digest_of
 from tampering import change_manifest, change_offset, flip_record, read_table, write_table
 
 LAYOUTS: tuple[ExportLayout, ...] = tuple(layout for layout in get_args(ExportLayout) if layout != "lmdb")
-"""Those that take no --keys."""
+"""Layouts that do not take --keys."""
 KEYS = ["dogs/sub/b", "cats/a_png", "cats/a", "cats/my_best_cat"]
-"""Of captioned.ROWS."""
+"""Keys of captioned.ROWS."""
 
 
 @pytest.fixture(scope="module")
 def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """captioned.ROWS as a dataset; read only."""
+    """Build captioned.ROWS as a dataset; read only."""
     return captioned(tmp_path_factory.mktemp("captions"))
 
 
@@ -61,7 +61,7 @@ def values(data: Dataset) -> list[bytes]:
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:
-    """The files in all tars of a folder, in order."""
+    """Return the files in all tars of a folder, in order."""
     found = []
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path) as tar:
@@ -70,7 +70,7 @@ def members(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def samples(folder: Path) -> dict[str, dict[str, bytes]]:
-    """For each key its files by extension, which begins after the first dot of a name."""
+    """Return the files of each key by extension, which starts after the first dot of a name."""
     grouped: dict[str, dict[str, bytes]] = defaultdict(dict)
     for name, content in members(folder):
         parent, slash, last = name.rpartition("/")
@@ -80,7 +80,7 @@ def samples(folder: Path) -> dict[str, dict[str, bytes]]:
 
 
 def rows(folder: Path) -> pa.Table:
-    """All rows of Parquet files, in the order of the files."""
+    """Return all rows of Parquet files, in the order of the files."""
     return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("*.parquet"))])
 
 
@@ -108,7 +108,7 @@ def test_progress_counts_every_image_into_an_empty_folder_or_a_new_one(
         ("x" * 300, "cannot write .*: File name too long$"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_one_line(out: str, message: str, captions: Path, tmp_path: Path) -> None:
+def test_an_out_that_cannot_be_written_is_one_line(out: str, message: str, captions: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BuildError, match=f"^export: {message}" if "cannot" in message else f"^export: .*{message}"):
         export_dataset(captions, tmp_path / out)
@@ -116,7 +116,7 @@ def test_a_place_that_cannot_be_written_is_one_line(out: str, message: str, capt
 
 
 @pytest.mark.parametrize("layout", ["folder", "tar"])
-def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(
+def test_a_dataset_replaced_during_its_export_is_not_called_damaged(
     layout: ExportLayout, small: Path, tmp_path: Path
 ) -> None:
     one_each = replace(SMALL, shard_samples=1)
@@ -131,7 +131,7 @@ def test_a_dataset_that_is_replaced_while_it_is_exported_is_not_damaged(
 
 @pytest.mark.parametrize(("layout", "keys"), [("tar", None), ("parquet", None), ("lmdb", "lsun")])
 @pytest.mark.parametrize("end", ["damage", "a full disk"])
-def test_an_export_that_stops_leaves_nothing_behind(
+def test_an_interrupted_export_leaves_nothing_behind(
     end: str, layout: ExportLayout, keys: str | None, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -149,7 +149,7 @@ def test_an_export_that_stops_leaves_nothing_behind(
 
 def test_damaged_text_of_another_column_is_refused_before_anything_is_written(captions: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(captions, tmp_path / "out"))
-    change_offset(out, "caption", 2, 1)  # before the text of row 1 begins
+    change_offset(out, "caption", 2, 1)  # before the start of the text of row 1
     with pytest.raises(DatasetError, match=f"column 'caption' of {out} is damaged"):
         export_dataset(out, tmp_path / "files", layout="parquet")
     assert not (tmp_path / "files").exists()
@@ -169,7 +169,7 @@ def test_the_suffix_follows_the_stored_format(format: Format, kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_companions_lie_beside_the_images(layout: ExportLayout, small: Path, tmp_path: Path) -> None:
+def test_companions_are_exported_next_to_the_images(layout: ExportLayout, small: Path, tmp_path: Path) -> None:
     data = Dataset(small / "masks")
     export_dataset(data.root, tmp_path / "out", layout=layout)
     images, masks = values(data), values(data.companion("mask"))
@@ -182,14 +182,14 @@ def test_companions_lie_beside_the_images(layout: ExportLayout, small: Path, tmp
         assert found_masks == {f"images/{i:02}.mask.png": mask for i, mask in enumerate(masks)}
     else:
         table = rows(tmp_path / "out")
-        assert table.column_names == ["image", "mask", "label"], "no column of a companion is one of the label table"
+        assert table.column_names == ["image", "mask", "label"], "a companion adds no columns"
         features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
         assert features["mask"] == {"_type": "Image"}
         assert [[row["bytes"] for row in table[name].to_pylist()] for name in ("image", "mask")] == [images, masks]
 
 
 @pytest.mark.parametrize("pattern", ["masks/{subdir}/{stem}.png", "{dir}/{stem}_mask.png"])
-def test_a_pattern_reads_pairs_in_class_folders_back(pattern: str, tmp_path: Path) -> None:
+def test_a_pattern_pairs_exported_class_folders_again(pattern: str, tmp_path: Path) -> None:
     for number, (folder, stem) in enumerate([("cats", "1"), ("cats", "2"), ("dogs", "1")]):
         image = tmp_path / "raw" / ("photos" if "masks/" in pattern else "") / folder / f"{stem}.jpg"
         mask = tmp_path / "raw" / pattern.format(dir=folder, subdir=folder, stem=stem)
@@ -206,7 +206,7 @@ def test_a_pattern_reads_pairs_in_class_folders_back(pattern: str, tmp_path: Pat
     assert values(after.companion("mask")) == values(before.companion("mask"))
 
 
-def test_masks_of_images_that_differ_by_their_suffix_alone_stay_theirs(tmp_path: Path) -> None:
+def test_masks_of_images_that_differ_only_by_suffix_stay_separate(tmp_path: Path) -> None:
     for number, name in enumerate(["a.jpg", "a.png"]):
         for path in (tmp_path / "raw" / name, tmp_path / "raw" / "masks" / f"{name}.png"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ def test_the_checksum_of_sources_is_not_exported_as_a_column_of_the_label_table(
     assert exported.columns == ()
 
 
-def test_a_companion_that_is_called_image_keeps_its_name(small: Path) -> None:
+def test_a_companion_named_image_keeps_its_name(small: Path) -> None:
     exported = Exported.of(small / "masks")
     assert list(replace(exported, companions={"image": exported.companions["mask"]}).all_files()) == ["image_", "image"]
     assert list(exported.all_files(["mask", "image"])) == ["image_", "mask_"]
@@ -239,7 +239,7 @@ def test_a_companion_that_is_called_image_keeps_its_name(small: Path) -> None:
 # --- files ---
 
 
-def test_every_image_is_written_as_it_is_stored(data: Dataset, tmp_path: Path) -> None:
+def test_every_image_is_written_as_stored(data: Dataset, tmp_path: Path) -> None:
     export_dataset(data.root, tmp_path / "files")
     assert [(tmp_path / "files" / name).read_bytes() for name in FILES] == values(data)
 
@@ -249,7 +249,7 @@ def test_each_class_has_its_folder(small: Path, tmp_path: Path) -> None:
     (tmp_path / "raw" / "ants").mkdir()
     build_dataset(tmp_path / "raw", tmp_path / "out", SMALL, SERIAL)
     export_dataset(tmp_path / "out", tmp_path / "files")
-    assert (tmp_path / "files" / "ants").is_dir(), "an empty one, too"
+    assert (tmp_path / "files" / "ants").is_dir(), "including an empty one"
     (tmp_path / "more").mkdir()
     export_dataset(captioned(tmp_path / "more", rows=[{"path": "a.png", "label": "pets/cat"}]), tmp_path / "nested")
     assert (tmp_path / "nested" / "pets" / "cat").is_dir()
@@ -267,7 +267,7 @@ def test_a_sample_is_its_image_its_label_and_its_other_columns(data: Dataset, tm
         assert found[key]["jpg"] == data.value(i)
         assert found[key]["cls"].decode() == str(["cat", "dog"].index(row["label"]))
         assert json.loads(found[key]["json"]) == columns
-    assert "\"a dog, 'Ödön'\"".encode() in found["dogs/sub/b"]["json"], "UTF-8 that people can read"
+    assert "\"a dog, 'Ödön'\"".encode() in found["dogs/sub/b"]["json"], "readable UTF-8"
     names = [name for name, _ in members(tmp_path / "tars")]
     assert [name.rpartition(".")[2] for name in names] == ["jpg", "cls", "json"] * 4
     assert len({name.rpartition(".")[0] for name in names[:3]}) == 1, "the files of a sample follow one another"
@@ -276,14 +276,14 @@ def test_a_sample_is_its_image_its_label_and_its_other_columns(data: Dataset, tm
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname, m.mode) for m in tar} == {(0, 0, 0, "", "", 0o644)}
 
 
-def test_a_dataset_without_labels_gives_images_alone(captions: Path, tmp_path: Path) -> None:
+def test_a_dataset_without_labels_yields_only_images(captions: Path, tmp_path: Path) -> None:
     build_dataset(captions.parent / "raw" / "dogs" / "sub", tmp_path / "plain", SMALL, SERIAL)
     export_dataset(tmp_path / "plain", tmp_path / "tars", layout="tar")
     assert [name for name, _ in members(tmp_path / "tars")] == ["b.jpg"]
     assert not (tmp_path / "tars" / "classes.txt").exists()
 
 
-def test_there_is_a_tar_for_each_shard_and_inside_it_no_order_by_class(
+def test_there_is_a_tar_per_shard_without_order_by_class_inside(
     presize: Callable[..., Ran], dataset: Path, tmp_path: Path
 ) -> None:
     assert presize("export", dataset, tmp_path / "train", "--to", "tar").out == f"{tmp_path / 'train'}: 56 images\n"
@@ -298,7 +298,7 @@ def test_there_is_a_tar_for_each_shard_and_inside_it_no_order_by_class(
     assert sum(part != sorted(part) for part in parts) > len(parts) // 2
 
 
-def test_dates_become_text_and_what_is_no_number_null(captions: Path, tmp_path: Path) -> None:
+def test_dates_become_text_and_nan_becomes_null(captions: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(captions, tmp_path / "out"))
     more = {
         "day": pa.array([datetime.date(2026, 11, day) for day in (1, 2, 3, 4)]),
@@ -317,7 +317,7 @@ def test_dates_become_text_and_what_is_no_number_null(captions: Path, tmp_path: 
     assert [row["points"] for row in columns] == [[{"x": None, "y": 1.0}]] * 4
 
 
-def test_a_class_name_of_a_thousand_folders_makes_none(copied: Path, tmp_path: Path) -> None:
+def test_a_class_name_with_a_thousand_slashes_makes_no_folders(copied: Path, tmp_path: Path) -> None:
     def rename(values: dict[str, Any]) -> None:
         values["classes"] = ["a/" * 990 + "x", *values["classes"][1:]]
         values["identity"]["classes"] = classes_digest(values["classes"])
@@ -327,7 +327,7 @@ def test_a_class_name_of_a_thousand_folders_makes_none(copied: Path, tmp_path: P
     assert export_dataset(copied, tmp_path / "files") == len(Dataset(copied))
 
 
-def test_what_json_or_a_list_of_classes_cannot_hold_is_refused_before_anything_is_written(
+def test_values_that_json_or_class_lists_cannot_hold_are_refused_before_anything_is_written(
     copied: Path, tmp_path: Path
 ) -> None:
     table = read_table(copied)
@@ -351,7 +351,7 @@ def test_keys_are_distinct_and_end_where_webdataset_ends_them(parts: list[list[s
     assert [key.rpartition("/")[0] for key in keys] == ["/".join(path[:-1]) for path in parts]
 
 
-def test_only_a_key_that_would_be_there_twice_ends_with_the_number_of_its_sample() -> None:
+def test_only_a_duplicate_key_ends_with_the_number_of_its_sample() -> None:
     names = pa.chunked_array([pa.array(["a.b.jpg", "c.jpg", "a_b.jpg"], pa.large_string())])
     assert sample_keys(names).to_pylist() == ["a_b-0", "c", "a_b-2"]
 
@@ -410,7 +410,7 @@ def test_a_row_group_holds_a_bounded_number_of_bytes(
 ) -> None:
     largest = int(Dataset(dataset).numbers("nbytes").max())
     monkeypatch.setattr(module, "GROUP_BYTES", 20_000)
-    place = tmp_path / os.fsdecode(b"bad\xff")  # a name that is not UTF-8 will do
+    place = tmp_path / os.fsdecode(b"bad\xff")  # a name that is not UTF-8 works
     export_dataset(dataset, place, layout="parquet")
     with next(place.glob("*.parquet")).open("rb") as opened, pq.ParquetFile(opened) as file:
         groups = [file.read_row_group(group, ["image"])["image"].to_pylist() for group in range(file.num_row_groups)]
@@ -419,7 +419,7 @@ def test_a_row_group_holds_a_bounded_number_of_bytes(
     assert sum(map(len, groups)) == len(Dataset(dataset))
 
 
-def test_files_and_row_groups_are_as_large_as_the_documentation_says() -> None:
+def test_files_and_row_groups_have_the_documented_sizes() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "derive.md").read_text("utf-8")
     assert f"of up to {module.FILE_BYTES / 2**20:g} MiB each" in page
     assert f"A row group has about {module.GROUP_BYTES / 2**20:g} MiB" in page
@@ -431,7 +431,7 @@ def test_files_and_row_groups_are_as_large_as_the_documentation_says() -> None:
         ({"caption": "a cat"}, {"caption": "a cat"}),
         ({}, {}),
         ({"image": "mine"}, {"image": "mine"}),  # keeps its name
-        ({"label": 7.5}, {"label": 7.5}),  # no class
+        ({"label": 7.5}, {"label": 7.5}),  # not a class
     ],
 )
 def test_columns_of_the_label_table_are_kept_and_have_dictionaries_and_statistics(

@@ -1,9 +1,9 @@
-"""Exported LMDBs hold the stored bytes at the keys that other programs ask for, and come back by build --keys.
+"""Exported LMDBs contain the stored bytes at the keys of other programs, and can be built again by build --keys.
 
-Readers here do what those do: LmdbDataset of clovaai/deep-text-recognition-benchmark (e2117f2) and of baudm/parseq
-(1902db0), paired_paths_from_lmdb and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (2543429). The projects' own
-classes were run once, by hand, on such exports of 300 images, and gave their pixels and labels. torchvision's LSUN is
-run where it is installed.
+The readers of these tests copy LmdbDataset of clovaai/deep-text-recognition-benchmark (e2117f2) and of baudm/parseq
+(1902db0), paired_paths_from_lmdb and LmdbBackend of BasicSR (8d56e3a) and of MMEngine (2543429). The original classes
+were run once, by hand, on such exports of 300 images, and returned their pixels and labels. torchvision's LSUN is run
+if installed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from presize.store.export import export_dataset
 from torchvisions import torchvision_or_skip
 
 COUNT = 300
-"""More than are read at once."""
+"""More than one read's worth."""
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with text, labels and whole numbers, in several shards; read only."""
+    """Build a dataset with text, labels and integers, in several shards; read only."""
     folder = tmp_path_factory.mktemp("texts")
     (folder / "raw" / "words").mkdir(parents=True)
     rows = [
@@ -51,7 +51,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def export(root: Path, out: Path, keys: str, label_keys: str | None = None) -> dict[bytes, bytes]:
-    """All records of an export, opened as those programs open it."""
+    """Return all records of an export, opened as those programs do."""
     counted: list[None] = []
     samples = len(Dataset(root))
     assert export_dataset(root, out, lambda: counted.append(None), "lmdb", keys, label_keys) == len(counted) == samples
@@ -105,13 +105,13 @@ def test_lsun_reads_every_key(texts: Path, tmp_path: Path) -> None:
     assert records == dict(zip((f"words/{i:03}.png".encode() for i in range(COUNT)), values(texts), strict=True))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the list of keys, which it does not close
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # about the list of keys, which it does not close
 def test_torchvisions_lsun_gives_the_images(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torchvision_or_skip()
     from torchvision.datasets import LSUN
 
     export_dataset(texts, tmp_path / "bedroom_train_lmdb", layout="lmdb", keys="lsun")
-    monkeypatch.chdir(tmp_path)  # where it leaves a list of keys
+    monkeypatch.chdir(tmp_path)  # it writes a list of keys there
     found = LSUN(str(tmp_path), classes=["bedroom_train"])
     expected = [image for image, _ in LMDBDataset(texts, target="path")]  # in the order of their paths
     assert [image.tobytes() for image, _ in found] == [image.tobytes() for image in expected]
@@ -150,7 +150,7 @@ def test_out_and_back_gives_equal_records(keys: str, texts: Path, tmp_path: Path
         ("image-{:09d}", "=label-{:09d}", "expected a column before ="),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_unsupported_columns_are_refused_before_anything_is_written(
     keys: str, label_keys: str | None, message: str, texts: Path, tmp_path: Path
 ) -> None:
     with pytest.raises((DatasetError, OptionError), match=re.escape(message)):
@@ -172,7 +172,7 @@ def test_raw_pixels_and_companions_are_refused(small: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("layout", "keys"), [("lmdb", None), ("tar", "lsun")])
-def test_keys_belong_to_lmdb(layout: str, keys: str | None, texts: Path, tmp_path: Path) -> None:
+def test_keys_require_lmdb(layout: str, keys: str | None, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--to lmdb"):
         export_dataset(texts, tmp_path / "there", layout=layout, keys=keys)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Names of image files: each distinct from all others, with a suffix that fits, and never outside."""
+"""Names of image files: distinct, with a matching suffix, and never outside of the folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PARTS = st.lists(
     min_size=1,
     max_size=4,
 ).map("".join)
-"""Names of files and folders, put together from what has gone wrong somewhere before."""
+"""Names of files and folders, combined from known problematic cases."""
 
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join).filter(is_safe)
 
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[str]:
-    """Files of one folder: distinct, and none of them is a folder, too."""
+    """Draw the files of one folder: distinct, and none of them is also a folder."""
     paths = sorted(draw(st.sets(PATHS, min_size=1, max_size=12)))
     return [path for path in paths if not any(other.startswith(path + "/") for other in paths)]
 
@@ -36,13 +36,13 @@ def named(paths: list[str], format: Format = "jpeg") -> list[str]:
     return file_names(pa.array(paths, pa.large_string()), format).to_pylist()
 
 
-def test_paths_that_are_there_twice_are_refused() -> None:
+def test_duplicate_paths_are_refused() -> None:
     with pytest.raises(SourceError, match="a path occurs twice"):
         named(["a.jpg", "a.jpg"])
 
 
 @given(paths=trees(), format=st.sampled_from(get_args(Format)))
-def test_files_are_as_many_as_their_sources_in_the_same_folders_and_none_is_a_folder(
+def test_there_is_one_file_per_source_in_the_same_folders_and_none_is_a_folder(
     paths: list[str], format: Format
 ) -> None:
     names = named(paths, format)
@@ -53,15 +53,15 @@ def test_files_are_as_many_as_their_sources_in_the_same_folders_and_none_is_a_fo
 
 
 @given(paths=trees(), format=st.sampled_from(get_args(Format)))
-def test_a_fitting_name_is_kept_whatever_the_others_are(paths: list[str], format: Format) -> None:
+def test_a_valid_name_is_kept_independently_of_the_others(paths: list[str], format: Format) -> None:
     names = named(paths, format)
     kept = [path for path in paths if file_names(pa.array([path], pa.large_string()), format)[0].as_py() == path]
     assert [names[paths.index(path)] for path in kept] == kept
-    assert named(names, format) == names, "they all fit now"
+    assert named(names, format) == names, "all of them are valid now"
 
 
 @given(paths=trees(), cut=st.integers(0, 12))
-def test_names_do_not_depend_on_how_the_column_is_cut(paths: list[str], cut: int) -> None:
+def test_names_do_not_depend_on_the_chunks_of_the_column(paths: list[str], cut: int) -> None:
     column = pa.array(paths, pa.large_string())
     pieces = pa.chunked_array([column[:cut], column[cut:]], pa.large_string())
     assert file_names(pieces, "jpeg").to_pylist() == named(paths)
@@ -70,26 +70,26 @@ def test_names_do_not_depend_on_how_the_column_is_cut(paths: list[str], cut: int
 @pytest.mark.parametrize(
     ("paths", "names", "reason"),
     [
-        (["a.jpg"], ["a.jpg"], "it fits"),
-        (["a.JPEG", "b.jpe", "c.jfif"], ["a.JPEG", "b.jpe", "c.jfif"], "JPEG goes by many names"),
+        (["a.jpg"], ["a.jpg"], "it is valid"),
+        (["a.JPEG", "b.jpe", "c.jfif"], ["a.JPEG", "b.jpe", "c.jfif"], "JPEG has many suffixes"),
         (["a.png"], ["a.jpg"], "the content is JPEG now"),
-        (["a.png", "a.gif"], ["a.png.jpg", "a.gif.jpg"], "they would meet"),
-        (["a.png", "a.jpg"], ["a.png.jpg", "a.jpg"], "the one that fits keeps its name"),
-        (["a.png", "a.gif", "a.png.jpg"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.jpg"], "they meet twice"),
-        (["a.png", "a.gif", "a.png.bmp"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.bmp.jpg"], "one suffix a clash"),
-        (["x/a.png", "y/a.png"], ["x/a.jpg", "y/a.jpg"], "in two folders they do not meet"),
-        (["a.png", "a.jpg/b.png"], ["a.png.jpg", "a.jpg/b.jpg"], "it would meet a folder"),
-        (["a.png", "a.jpg/b/c.png"], ["a.png.jpg", "a.jpg/b/c.jpg"], "it would meet a folder of folders"),
-        (["v1.0/img"], ["v1.0/img.jpg"], "the dot is the folder's"),
+        (["a.png", "a.gif"], ["a.png.jpg", "a.gif.jpg"], "they would collide"),
+        (["a.png", "a.jpg"], ["a.png.jpg", "a.jpg"], "the valid one keeps its name"),
+        (["a.png", "a.gif", "a.png.jpg"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.jpg"], "they collide twice"),
+        (["a.png", "a.gif", "a.png.bmp"], ["a.png.jpg.jpg", "a.gif.jpg", "a.png.bmp.jpg"], "one suffix per collision"),
+        (["x/a.png", "y/a.png"], ["x/a.jpg", "y/a.jpg"], "in two folders they do not collide"),
+        (["a.png", "a.jpg/b.png"], ["a.png.jpg", "a.jpg/b.jpg"], "it would collide with a folder"),
+        (["a.png", "a.jpg/b/c.png"], ["a.png.jpg", "a.jpg/b/c.jpg"], "it would collide with a folder of folders"),
+        (["v1.0/img"], ["v1.0/img.jpg"], "the dot belongs to the folder"),
         (["img"], ["img.jpg"], "without a suffix"),
         (["img."], ["img..jpg"], "an empty suffix is none"),
-        ([".png", "x/.hidden"], [".png.jpg", "x/.hidden.jpg"], "a dot in front begins no suffix"),
-        (["a.tar.gz"], ["a.tar.jpg"], "the last suffix alone"),
+        ([".png", "x/.hidden"], [".png.jpg", "x/.hidden.jpg"], "a leading dot starts no suffix"),
+        (["a.tar.gz"], ["a.tar.jpg"], "only the last suffix"),
         (["a.jpg\n", "a\n.png"], ["a.jpg", "a\n.jpg"], "a newline is a character like any other"),
         (["c a t.PNG", "🐈.heic"], ["c a t.jpg", "🐈.jpg"], "spaces and emoji"),
     ],
 )
-def test_jpeg_files_get_names_that_fit(paths: list[str], names: list[str], reason: str) -> None:
+def test_jpeg_files_get_matching_names(paths: list[str], names: list[str], reason: str) -> None:
     assert named(paths) == names, reason
 
 
@@ -98,7 +98,7 @@ def test_each_format_has_its_suffix() -> None:
     assert names == {"jpeg": "a.bmp.jpg", "png": "a.bmp.png", "webp": "a.bmp.webp", "raw": "a.bmp.png"}
 
 
-def test_no_paths_give_no_names() -> None:
+def test_an_empty_list_of_paths_yields_no_names() -> None:
     assert file_names(pa.chunked_array([], pa.large_string()), "jpeg").to_pylist() == named([]) == []
 
 
@@ -124,7 +124,7 @@ def test_a_class_that_cannot_be_a_folder_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["manifest.json/a.png", ".presize/a.jpg", "index-3.arrow/b.png"])
-def test_a_file_that_would_lie_in_the_place_of_our_own_is_named(path: str) -> None:
+def test_a_file_at_the_path_of_our_own_is_named(path: str) -> None:
     with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         files_of_a_folder(path, [])
 
@@ -149,7 +149,7 @@ EDGES = ["a/" * 250 + "x", "a/" * 251 + "x", "é" * 2047, "é" * 2048]
 
 
 @pytest.mark.parametrize("path", [*SAFE, *UNSAFE, *EDGES], ids=range(len([*SAFE, *UNSAFE, *EDGES])))
-def test_one_path_is_judged_alike_by_all(path: str) -> None:
+def test_all_functions_agree_on_a_path(path: str) -> None:
     alone = pa.array([path], pa.large_string())
     assert can_be_made(path) == (not unsafe_paths(alone)[0].as_py()) == (path_problem(alone) is None)
 
@@ -165,5 +165,5 @@ def test_one_path_is_judged_alike_by_all(path: str) -> None:
         (["a", "../b"], "the path '../b', which leads out of the folder"),
     ],
 )
-def test_what_cannot_be_files_of_a_folder_is_named(paths: list[str], words: str) -> None:
+def test_paths_that_cannot_be_files_of_a_folder_are_named(paths: list[str], words: str) -> None:
     assert words in (path_problem(pa.array(paths, pa.large_string())) or "")

@@ -1,4 +1,4 @@
-"""Images that claim more pixels or more scans than they should: refused before any memory is allocated for them."""
+"""Images that declare too many pixels or scans: refused before any memory is allocated for them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ HUGE = 65_500
 
 
 def resized(jpeg: bytes, height: int, width: int) -> bytes:
-    """A JPEG whose frame header claims another size."""
+    """Return a JPEG whose frame header declares another size."""
     begin = next(at for marker, at, _ in jpeg_segments.segments(jpeg) if marker in (0xC0, 0xC1, 0xC2))
     return jpeg[: begin + 5] + struct.pack(">HH", height, width) + jpeg[begin + 9 :]
 
 
 def of_many_scans(count: int) -> bytes:
-    """A progressive JPEG of 48 x 64 pixels with its first scan `count` times more."""
+    """Return a progressive JPEG of 48×64 pixels with `count` more copies of its first scan."""
     buffer = io.BytesIO()
     Image.fromarray(smooth_image(48, 64)).save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()
@@ -46,7 +46,7 @@ def of_many_scans(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("format", get_args(Format))
-def test_an_image_of_another_size_than_the_index_says_or_of_more_pixels_than_allowed_is_damage(format: Format) -> None:
+def test_an_image_of_another_size_than_indexed_or_of_too_many_pixels_is_damage(format: Format) -> None:
     value = memoryview(encode(smooth_image(48, 64), ImageOptions(format=format)))
     assert decode_value(value, format, "rgb", (48, 64), 48 * 64).shape == (48, 64, 3)
     with pytest.raises(DAMAGE, match="more than max_pixels allows"):
@@ -81,7 +81,7 @@ MEMORY = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiles", [True, False])
-def test_a_header_that_claims_gigabytes_takes_no_memory(tiles: bool, tmp_path: Path) -> None:
+def test_a_header_that_declares_gigabytes_takes_no_memory(tiles: bool, tmp_path: Path) -> None:
     value = encode(smooth_image(128, 128), ImageOptions(tiles=tiles))
     (tmp_path / "a.jpg").write_bytes(resized(value, HUGE, HUGE))
     assert run_python(MEMORY, tmp_path / "a.jpg") == "4 refused, grown by less than 100 MB\n"
@@ -107,7 +107,7 @@ def test_reading_refuses_a_jpeg_of_too_many_scans(cut: bool) -> None:
 
 @pytest.fixture
 def huge(dataset: Path, tmp_path: Path) -> Path:
-    """A dataset whose index and records agree on 65,500 pixels a side."""
+    """Build a dataset whose index and records agree on 65,500 pixels a side."""
     out = tmp_path / "huge"
     shutil.copytree(dataset, out)
     change_records(out, lambda _shard, _row, value: resized(value, HUGE, HUGE))
@@ -118,7 +118,7 @@ def huge(dataset: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_a_dataset_that_agrees_with_itself_on_huge_images_is_not_decoded(huge: Path) -> None:
+def test_a_consistent_dataset_of_huge_images_is_not_decoded(huge: Path) -> None:
     with pytest.raises(DatasetError, match="more than max_pixels"):
         LMDBDataset(huge)[0]
     with pytest.raises(DatasetError, match="more than max_pixels"):

@@ -1,4 +1,4 @@
-"""The manifest and the index are read with suspicion: what is wrong with them is one clear error."""
+"""The manifest and the index are validated: every fault is one clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tampering import (
 
 @pytest.fixture
 def damaged(dataset: Path, tmp_path: Path) -> Path:
-    """A copy of a dataset's manifest and index, to be changed at will."""
+    """Copy a dataset's manifest and index, to be modified."""
     for name in ("manifest.json", "index.arrow"):
         shutil.copy(dataset / name, tmp_path)
     return tmp_path
@@ -38,7 +38,7 @@ def damaged(dataset: Path, tmp_path: Path) -> Path:
 # --- manifest.json ---
 
 
-def test_a_manifest_reads_back_as_it_was_published(dataset: Path, tmp_path: Path) -> None:
+def test_a_manifest_reads_back_as_published(dataset: Path, tmp_path: Path) -> None:
     manifest = read_manifest(dataset)
     publish_manifest(tmp_path, manifest)
     assert read_manifest(tmp_path) == manifest
@@ -50,13 +50,13 @@ def test_a_manifest_reads_back_as_it_was_published(dataset: Path, tmp_path: Path
     assert read_manifest(tmp_path).classes == classes
 
 
-def test_a_manifest_may_have_more_than_this_version_knows_and_counts_of_63_bits(damaged: Path) -> None:
+def test_a_manifest_may_have_unknown_fields_and_counts_of_63_bits(damaged: Path) -> None:
     more = {"note": "added by hand", "counts": {str(i): i for i in range(500)}, "bytes": 2**63 - 1}
     change_manifest(damaged, lambda values: values.update(more))
     assert (read_manifest(damaged).samples, read_manifest(damaged).bytes) == (56, 2**63 - 1)
 
 
-def test_the_bytes_of_a_manifest_and_of_its_hash_are_the_same_for_ever() -> None:
+def test_the_bytes_of_a_manifest_and_its_hash_never_change() -> None:
     sealed_bytes = (Path(__file__).parents[1] / "fixtures" / "format-1" / "manifest.json").read_bytes()
     values = json.loads(sealed_bytes)
     unsealed = sealed_bytes[: sealed_bytes.rindex(b',\n "sha256"')] + b"\n}\n"
@@ -64,7 +64,7 @@ def test_the_bytes_of_a_manifest_and_of_its_hash_are_the_same_for_ever() -> None
     assert sealed(values) == sealed_bytes
 
 
-def test_the_version_is_2_where_readers_of_1_would_err(dataset: Path) -> None:
+def test_the_version_is_2_if_readers_of_1_would_err(dataset: Path) -> None:
     rgb: dict[str, Any] = {"color": "rgb"}
     assert version_of({"image": rgb}) == version_of({"image": {"color": "keep", "depth": 8}}) == 1
     assert version_of({"image": rgb}, ("mask",)) == version_of({"image": rgb | {"depth": 16}}) == 2
@@ -83,7 +83,7 @@ def test_the_version_is_2_where_readers_of_1_would_err(dataset: Path) -> None:
         ("gray", 16, 1, False),
     ],
 )
-def test_color_and_depth_decide_on_channels_and_what_is_plain(
+def test_color_and_depth_determine_channels_and_the_plain_form(
     color: str, depth: int, channels: int, plain: bool, damaged: Path
 ) -> None:
     change_manifest(damaged, lambda values: values["identity"]["options"]["image"].update(color=color, depth=depth))
@@ -93,7 +93,7 @@ def test_color_and_depth_decide_on_channels_and_what_is_plain(
         manifest.check_plain("bench")
 
 
-def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
+def test_every_flipped_bit_of_a_manifest_is_detected(damaged: Path) -> None:
     content = (damaged / "manifest.json").read_bytes()
     name_of_hash = range(8 * (content.rindex(b'"sha256"') - 3), 8 * len(content))
     bits = random.Random(0).sample(range(name_of_hash.start), min(name_of_hash.start, 500 * EFFORT))
@@ -116,7 +116,7 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(damaged: Path) -> None:
         (lambda values: values.update(classes=None), "its classes do not match its identity"),
     ],
 )  # fmt: skip
-def test_with_a_right_hash_a_manifest_still_has_to_agree_with_itself(
+def test_a_manifest_with_a_correct_hash_must_be_consistent(
     damaged: Path, change: Callable[[dict[str, Any]], object], words: str
 ) -> None:
     values = manifest_values(damaged)
@@ -128,7 +128,7 @@ def test_with_a_right_hash_a_manifest_still_has_to_agree_with_itself(
 
 
 @pytest.mark.parametrize("digits", ["", "0" * 64, None, 5, ["0"]], ids=repr)
-def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> None:
+def test_a_wrong_hash_of_any_type_is_detected(damaged: Path, digits: object) -> None:
     values = manifest_values(damaged) | {"sha256": digits}
     (damaged / "manifest.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
     with pytest.raises(DatasetError, match="is damaged: its SHA-256 differs from its content; copy or build"):
@@ -153,7 +153,7 @@ def test_a_wrong_hash_of_any_kind_is_noticed(damaged: Path, digits: object) -> N
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
 )
-def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_content_that_is_not_a_manifest_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(DatasetError) as caught:
         read_manifest(tmp_path)
@@ -162,7 +162,7 @@ def test_content_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_url_is_no_folder() -> None:
+def test_a_url_is_not_a_folder() -> None:
     with pytest.raises(
         DatasetError, match=r"^s3://data/64 is not a folder; copy a dataset from a URL with presize fetch"
     ):
@@ -185,7 +185,7 @@ BUILD_AGAIN = "holds an unfinished build; run the same presize build again to fi
     ],
     ids=str,
 )
-def test_where_there_is_no_dataset_it_is_said_what_there_is(files: list[str], words: str, tmp_path: Path) -> None:
+def test_without_a_dataset_the_error_says_what_was_found(files: list[str], words: str, tmp_path: Path) -> None:
     for name in files:
         path = tmp_path / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def test_where_there_is_no_dataset_it_is_said_what_there_is(files: list[str], wo
         read_manifest(tmp_path / "OUT")
 
 
-def test_links_in_a_circle_are_no_dataset(tmp_path: Path) -> None:
+def test_cyclic_links_are_not_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "OUT").symlink_to(tmp_path / "OUT")
     with pytest.raises(DatasetError, match=r"OUT/manifest\.json: Too many levels of symbolic links"):
         read_manifest(tmp_path / "OUT")
@@ -218,5 +218,5 @@ NOT_OURS = [
 ]  # fmt: skip
 
 
-def test_only_names_that_presize_gives_are_its_files() -> None:
+def test_only_names_given_by_presize_are_its_files() -> None:
     assert [name for name in (*OURS, *NOT_OURS) if is_data_file(name)] == OURS

@@ -1,4 +1,4 @@
-"""rejects.jsonl and its columns, and which names claim to be an image."""
+"""rejects.jsonl and its columns, and names with an image suffix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.store.rejects_file import SCHEMA, Rejects, read_rejects, to_jsonl
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs"]), max_size=6)
 ERRORS = st.sampled_from(["ImageError", "SourceError"])
-COUNT = st.integers(-(2**63), 2**63 - 1)  # a modification time may lie before 1970
+COUNT = st.integers(-(2**63), 2**63 - 1)  # a modification time may be before 1970
 REJECT = st.builds(Reject, TEXT, ERRORS, TEXT, COUNT, COUNT) | st.builds(
     Reject, TEXT, ERRORS, TEXT, st.none(), st.none()
 )
@@ -34,7 +34,7 @@ TIES = st.lists(
 
 
 def oracle(rejects: list[Reject]) -> bytes:
-    """What rejects.jsonl is defined as."""
+    """Return the content of rejects.jsonl by its definition."""
     lines = sorted(rejects, key=lambda reject: [(value is not None, value) for value in reject])
     return "".join(f"{json.dumps(reject.known(), ensure_ascii=False)}\n" for reject in lines).encode()
 
@@ -44,9 +44,7 @@ def jsonl(rejects: list[Reject]) -> bytes:
 
 
 @given(rejects=REJECTS)
-def test_rejects_read_back_as_they_were_written(
-    rejects: list[Reject], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_rejects_read_back_as_written(rejects: list[Reject], tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("rejects") / "rejects.jsonl"
     file.write_bytes(jsonl(rejects))
     assert [Reject(**json.loads(line)) for line in file.read_bytes().splitlines()] == sorted(rejects)
@@ -66,7 +64,7 @@ def test_rejects_read_back_as_they_were_written(
         ('{"path": "a", "error": "ImageError", "reason": "\\ud800"}', "surrogates not allowed"),
     ],
 )
-def test_a_file_that_holds_something_else_is_damaged(line: str, words: str, tmp_path: Path) -> None:
+def test_other_content_is_damage(line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "rejects.jsonl").write_text(line + "\n")
     with pytest.raises(DatasetError) as caught:
         read_rejects(tmp_path / "rejects.jsonl")
@@ -86,7 +84,7 @@ def test_a_file_that_holds_something_else_is_damaged(line: str, words: str, tmp_
         ("", (None, None)),
     ],
 )
-def test_a_line_without_sound_counts_of_64_bits_has_none(
+def test_a_line_without_valid_counts_of_64_bits_has_none(
     counts: str, read: tuple[int | None, int | None], tmp_path: Path
 ) -> None:
     (tmp_path / "rejects.jsonl").write_text(f'{{"path": "a", "error": "ImageError", "reason": "empty"{counts}}}\n')
@@ -94,7 +92,7 @@ def test_a_line_without_sound_counts_of_64_bits_has_none(
 
 
 @given(rejects=REJECTS | TIES, data=st.data())
-def test_the_file_is_the_sorted_lines_with_none_before_values(rejects: list[Reject], data: st.DataObject) -> None:
+def test_the_file_is_sorted_with_none_before_values(rejects: list[Reject], data: st.DataObject) -> None:
     assert jsonl(data.draw(st.permutations(rejects))) == oracle(rejects)
 
 
@@ -105,9 +103,7 @@ def test_parts_whose_dictionaries_differ_join_to_one(parts: list[list[Reject]]) 
     assert b"".join(to_jsonl(joined)) == oracle(list(joined))
 
 
-def test_more_rejects_than_are_worked_on_at_once_are_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processing_in_several_batches_yields_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects_file, "ROWS_AT_ONCE", 3)
     rejects = [Reject(f"{number % 8}.jpg", "ImageError", f"reason {number}", number, None) for number in range(20)]
     pieces = list(to_jsonl(Rejects.of(rejects)))
@@ -118,7 +114,7 @@ def test_more_rejects_than_are_worked_on_at_once_are_the_same_file(
     assert list(read_rejects(tmp_path / "rejects.jsonl")) == sorted(known)
 
 
-def test_reading_a_file_makes_columns_in_which_a_reason_stands_once(tmp_path: Path) -> None:
+def test_reading_stores_each_distinct_reason_once(tmp_path: Path) -> None:
     (tmp_path / "rejects.jsonl").write_bytes(jsonl([Reject(f"{number}", "ImageError", "empty") for number in range(9)]))
     read = read_rejects(tmp_path / "rejects.jsonl")
     assert read.columns.schema == SCHEMA
@@ -137,7 +133,7 @@ def test_reading_a_file_makes_columns_in_which_a_reason_stands_once(tmp_path: Pa
         (CRASH, "killed by SIGSEGV", True),
     ],
 )
-def test_the_state_of_a_file_that_may_be_stored_the_next_time_is_forgotten(
+def test_the_state_of_a_file_that_may_be_stored_next_time_is_forgotten(
     error: str, reason: str, is_forgotten: bool
 ) -> None:
     other, reject = Reject("a", "ImageError", "empty", 1, 2), Reject("b", error, reason, 3, 4)
@@ -146,13 +142,13 @@ def test_the_state_of_a_file_that_may_be_stored_the_next_time_is_forgotten(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n", ""])
-def test_lines_end_as_those_of_any_text(end: str, tmp_path: Path) -> None:
+def test_lines_end_like_those_of_any_text(end: str, tmp_path: Path) -> None:
     lines = [json.dumps(Reject(path, "ImageError", "empty").known()) for path in "ab"]
     (tmp_path / "rejects.jsonl").write_bytes(f"{lines[0]}{end or chr(10)}{lines[1]}{end}".encode())
     assert [reject.path for reject in read_rejects(tmp_path / "rejects.jsonl")] == ["a", "b"]
 
 
-def test_a_line_is_for_people_and_programs_and_comes_before_the_same_with_counts() -> None:
+def test_a_line_is_readable_and_sorts_before_the_same_line_with_counts() -> None:
     facts = ("cat é/🐈\n.jpg", "ImageError", "truncated")
     line = '{"path": "cat é/🐈\\n.jpg", "error": "ImageError", "reason": "truncated"'
     both = f'{line}}}\n{line}, "source_nbytes": 3, "source_mtime_ns": 4}}\n'.encode()
@@ -164,5 +160,5 @@ CLAIMING = ["a/cat.jpg", "cat.JPeG", "cat.heic", "cat.tar.png"]
 NOT_CLAIMING = ["cat.txt", "cat", "cat.", "cat.jpg/readme", ".jpg", "cat.jpg.part", "cat.jpg\n"]
 
 
-def test_a_name_claims_to_be_an_image_by_its_suffix() -> None:
+def test_an_image_is_recognized_by_its_suffix() -> None:
     assert [path for path in (*CLAIMING, *NOT_CLAIMING) if claims_to_be_an_image(path)] == CLAIMING

@@ -1,4 +1,4 @@
-"""One shard: the same bytes every time, nothing left behind, and safe reading from threads and forks."""
+"""One shard: reproducible bytes, no leftovers, and safe reading from threads and forks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def record(shard: int, row: int) -> bytes:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> list[ShardReader]:
-    """12 shards of 4 records."""
+    """Write 12 shards of 4 records."""
     return [write(tmp_path / f"{k:02d}.lmdb", [record(k, row) for row in range(4)]) for k in range(12)]
 
 
@@ -68,7 +68,7 @@ def shards(tmp_path: Path) -> list[ShardReader]:
 
 
 @given(values=st.lists(st.binary(max_size=9000), max_size=30), commit=st.integers(1, 5))
-def test_records_read_back_as_they_were_written(values: list[bytes], commit: int) -> None:
+def test_records_read_back_as_written(values: list[bytes], commit: int) -> None:
     with TemporaryDirectory() as folder:
         assert read(write(Path(folder, "a.lmdb"), values, commit_records=commit), len(values)) == values
 
@@ -91,7 +91,7 @@ def test_records_of_unusual_sizes_are_stored(tmp_path: Path, values: list[bytes]
 
 
 def stat(path: Path) -> dict[str, int]:
-    """What LMDB tells about a shard."""
+    """Return LMDB's statistics of a shard."""
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as env:
         return {**env.stat(), **env.info()}
 
@@ -99,15 +99,15 @@ def stat(path: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("values", "commit", "transactions", "reason"),
     [
-        ([b"x"] * 6, 1, 6, "each record alone"),
+        ([b"x"] * 6, 1, 6, "each record separately"),
         ([b"x"] * 6, 2, 3, "the last one is full"),
-        ([b"x"] * 6, 4, 2, "and what is left"),
-        ([b"x"] * 6, 7, 1, "all together"),
+        ([b"x"] * 6, 4, 2, "and the rest"),
+        ([b"x"] * 6, 7, 1, "all in one"),
         ([bytes(64 * MIB), b"x"], 100, 2, "64 MiB are enough for one transaction"),
-        ([bytes(64 * MIB - 1), b"x", b"x"], 100, 2, "which may be a little more"),
+        ([bytes(64 * MIB - 1), b"x", b"x"], 100, 2, "and a little more"),
     ],
 )
-def test_transactions_hold_as_many_records_as_was_said_or_64_mib(
+def test_transactions_hold_the_given_number_of_records_or_64_mib(
     tmp_path: Path, values: list[bytes], commit: int, transactions: int, reason: str
 ) -> None:
     write(tmp_path / "a.lmdb", values, map_bytes=128 * MIB, commit_records=commit)
@@ -123,7 +123,7 @@ def test_leaf_pages_are_filled_and_keys_are_row_numbers_as_eight_bytes(tmp_path:
         assert [key for key, _ in txn.cursor()] == [row.to_bytes(8, "big") for row in range(1000)]
 
 
-def test_the_same_records_make_the_same_bytes_whatever_was_in_memory_before(tmp_path: Path) -> None:
+def test_the_same_records_yield_the_same_bytes_for_any_earlier_contents_of_memory(tmp_path: Path) -> None:
     values = [os.urandom(n) for n in (0, 10, 3000, 5000, 50_000, 9, 2 * MIB, 100) * 5]
     write(tmp_path / "a.lmdb", values, commit_records=7)
     write(tmp_path / "secret.lmdb", [b"not to be seen again" * 200] * 100)
@@ -133,7 +133,7 @@ def test_the_same_records_make_the_same_bytes_whatever_was_in_memory_before(tmp_
     assert b"not to be seen" not in (tmp_path / "c.lmdb").read_bytes()
 
 
-def test_a_shard_is_one_file_that_has_no_name_until_it_is_published(tmp_path: Path) -> None:
+def test_a_shard_is_one_file_without_a_name_until_it_is_published(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     with ShardWriter(path, MIB, 1) as writer:
         writer.append(b"abc")
@@ -144,7 +144,7 @@ def test_a_shard_is_one_file_that_has_no_name_until_it_is_published(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError])
-def test_what_is_not_published_is_removed(error: type[Exception] | None, tmp_path: Path) -> None:
+def test_unpublished_shards_are_removed(error: type[Exception] | None, tmp_path: Path) -> None:
     with pytest.raises(error) if error else nullcontext(), ShardWriter(tmp_path / "a.lmdb", MIB, 1) as writer:
         writer.append(b"abc")
         if error:
@@ -153,7 +153,7 @@ def test_what_is_not_published_is_removed(error: type[Exception] | None, tmp_pat
 
 
 @pytest.mark.parametrize(("values", "commit"), [([bytes(2 * MIB)], 10), ([bytes(300_000)] * 4, 1)])
-def test_a_map_that_is_too_small_is_told_apart_and_leaves_nothing(
+def test_a_too_small_map_raises_a_specific_error_and_leaves_nothing(
     tmp_path: Path, values: list[bytes], commit: int
 ) -> None:
     with pytest.raises(MapFull):
@@ -163,7 +163,7 @@ def test_a_map_that_is_too_small_is_told_apart_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("records", "record_bytes"), [(1, 1), (1, 5 * MIB), (100, 2000), (100, 4000), (1000, 30_000)])
-def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: int, record_bytes: int) -> None:
+def test_records_of_the_declared_size_fit_the_map(tmp_path: Path, records: int, record_bytes: int) -> None:
     room = map_bytes(records, record_bytes)
     write(tmp_path / "a.lmdb", [bytes(record_bytes)] * records, room, commit_records(record_bytes))
     assert room % MIB == 0
@@ -171,7 +171,7 @@ def test_records_of_the_size_that_was_said_fit_the_map(tmp_path: Path, records: 
 
 def test_small_records_with_the_longest_keys_fit_the_map_in_any_order(tmp_path: Path) -> None:
     keys = [b"%0511d" % row for row in range(20_000)]
-    value = bytes(1520)  # two records in a page, and one in each half of it
+    value = bytes(1520)  # two records per page, and one in each half of it
     room = map_bytes_in_any_order(len(keys), len(keys) * len(value))
     for order in (random.Random(0).sample(keys, len(keys)), keys[::2] + keys[1::2]):
         with ShardWriter(tmp_path / "a.lmdb", room, 10_000) as writer:
@@ -182,7 +182,7 @@ def test_small_records_with_the_longest_keys_fit_the_map_in_any_order(tmp_path: 
 
 
 def test_the_sizes_of_maps_and_transactions_never_change() -> None:
-    """The bytes of datasets in the field depend on them."""
+    """The bytes of existing datasets depend on them."""
     maps = {(0, 0): 1, (1, 5 * MIB): 326, (1000, 30_000): 35, (MIB - 64, 1000): 5160, (MIB - 63, 1000): 5161}
     assert {sizes: map_bytes(*sizes) for sizes in maps} == {sizes: mib * MIB for sizes, mib in maps.items()}
     commits = {0: 16_131, 1: 16_128, 30_000: 1964, MIB: 63, 64 * MIB: 1, 1 << 40: 1}
@@ -191,12 +191,12 @@ def test_the_sizes_of_maps_and_transactions_never_change() -> None:
 
 @contextmanager
 def full_disk(place: Path) -> Iterator[None]:
-    """A file system of 1 MiB, where this may be made."""
+    """Mount a file system of 1 MiB, if permitted."""
     mounted = shutil.which("mount") and subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "presize-test", place], capture_output=True, check=False
     )
     if not mounted or mounted.returncode:
-        pytest.skip("mounting a small file system is not permitted here")
+        pytest.skip("mounting a small file system is not permitted")
     try:
         yield
     finally:
@@ -205,7 +205,7 @@ def full_disk(place: Path) -> Iterator[None]:
 
 @contextmanager
 def small_files(nbytes: int) -> Iterator[None]:
-    """This process may write no larger files."""
+    """Limit the size of files that this process may write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:
@@ -224,7 +224,7 @@ def small_files(nbytes: int) -> Iterator[None]:
         (0, 1000, 100, "publish"),
     ],
 )
-def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
+def test_a_file_size_limit_or_a_full_disk_is_one_clear_line(
     tmp_path: Path, limit: int, commit: int, records: int, at: str
 ) -> None:
     reason, begun = "File too large" if limit else "No space left on device", "open"
@@ -240,8 +240,8 @@ def test_a_file_that_may_not_grow_or_a_full_disk_is_one_clear_line(
     assert (begun, str(caught.value)) == (at, said)
 
 
-def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[tuple[bool, bool]] = []  # by force, and before it had its name
+def test_a_shard_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, bool]] = []  # (forced, before the rename)
     really_open = lmdb.open
 
     def opened(*args: object, **options: object) -> SimpleNamespace:
@@ -261,7 +261,7 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("name", "message"), [("no/a.lmdb", "No such file or directory; "), ("taken", "Is a directory; ")]
 )
-def test_a_place_that_cannot_be_written_to_is_named(name: str, message: str, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(BuildError, match=f"^cannot write {tmp_path}/{name}: {message}"):
         write(tmp_path / name, [b"x"])
@@ -271,7 +271,7 @@ def test_a_place_that_cannot_be_written_to_is_named(name: str, message: str, tmp
 # --- reading ---
 
 
-def test_what_is_no_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -289,7 +289,7 @@ def test_what_is_no_shard_is_refused_before_it_is_mapped(tmp_path: Path) -> None
             pass
 
 
-def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash(tmp_path: Path) -> None:
+def test_a_page_damaged_while_its_shard_is_open_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     reader = write(path, [b"x" * 100] * 5)
     with reader as get:
@@ -302,14 +302,14 @@ def test_a_page_that_is_damaged_while_its_shard_is_open_is_an_error_and_no_crash
     assert str(caught.value) == f"{path} is damaged: Located page was wrong type; copy or build it again"
 
 
-def test_a_shard_that_other_code_has_open_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_shard_opened_by_other_code_is_an_error_that_says_so(tmp_path: Path) -> None:
     reader = write(tmp_path / "a.lmdb", [b"x"])
     words = r"a\.lmdb cannot be opened as a shard: The environment .*/a\.lmdb' is already open in this process[^;]*$"
     with lmdb.open(reader.path, subdir=False, readonly=True, lock=False), pytest.raises(DatasetError, match=words):
         read(reader, 1)
 
 
-def test_a_file_is_opened_once_however_its_path_is_spelled(tmp_path: Path) -> None:
+def test_a_file_is_opened_once_for_all_spellings_of_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     reader = write(folder / "a.lmdb", [record(0, 0)])
@@ -333,8 +333,8 @@ def test_a_shard_replaced_at_its_path_is_another_shard(tmp_path: Path) -> None:
 
 
 def is_mapped_for_random_reading(path: Path) -> bool:
-    """What LMDB told the kernel about the map of a shard that is open: "rr" among its flags."""
-    smaps = Path("/proc/self/smaps").read_text(errors="replace")  # other tests' names are no UTF-8
+    """Return True if LMDB has asked the kernel for random access to the map of an open shard ("rr" among its flags)."""
+    smaps = Path("/proc/self/smaps").read_text(errors="replace")  # names of other tests are not UTF-8
     mappings = smaps.split(str(path), 1)[1]
     return "rr" in mappings.split("VmFlags:", 1)[1].partition("\n")[0].split()
 
@@ -347,11 +347,11 @@ def test_the_kernel_is_told_whether_to_read_ahead(tmp_path: Path, options: tuple
     assert is_mapped_for_random_reading(tmp_path / "a.lmdb") is (options == (False,)), "it reads ahead by default"
 
 
-# --- how many are open ---
+# --- limits on open shards ---
 
 
 def open_files(folder: Path) -> list[str]:
-    """The names of the files below `folder` that this process has open."""
+    """Return the names of the files below `folder` that this process has open."""
     links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
     places = [os.readlink(link) for link in links if link.is_symlink()]
     return sorted(Path(place).name for place in places if place.startswith(str(folder)))
@@ -359,10 +359,10 @@ def open_files(folder: Path) -> list[str]:
 
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Room for three more shards than are open before the test."""
+    """Allow three more open shards than before the test."""
     room = len(presize.store.shard_reader.open_shards) + 3
     with monkeypatch.context() as patched, ExitStack() as stack:
-        for shard in [*presize.store.shard_reader.open_shards.values()]:  # those of other tests stay
+        for shard in [*presize.store.shard_reader.open_shards.values()]:  # open shards of other tests stay
             shard.readers += 1
             stack.callback(setattr, shard, "readers", shard.readers - 1)
         patched.setattr(presize.store.shard_reader, "max_open_shards", lambda: room)
@@ -370,7 +370,7 @@ def three_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("three_at_once")
-def test_the_shard_used_least_recently_is_closed_for_another(tmp_path: Path, shards: list[ShardReader]) -> None:
+def test_the_least_recently_used_shard_is_closed_for_another(tmp_path: Path, shards: list[ShardReader]) -> None:
     for k in (0, 1, 2, 0, 3):
         read(shards[k], 4)
     assert open_files(tmp_path) == ["00.lmdb", "02.lmdb", "03.lmdb"]
@@ -390,7 +390,7 @@ def test_a_shard_in_use_is_never_closed(tmp_path: Path, shards: list[ShardReader
 
 
 @pytest.mark.usefixtures("three_at_once")
-def test_more_shards_than_may_be_open_are_read_by_many_threads(shards: list[ShardReader]) -> None:
+def test_many_threads_read_more_shards_than_may_be_open(shards: list[ShardReader]) -> None:
     def is_right(seed: int) -> bool:
         order = random.Random(seed).choices(range(12), k=500)
         return all(read(shards[k], 4) == [record(k, row) for row in range(4)] for k in order)
@@ -409,8 +409,8 @@ def test_a_reader_is_open_from_its_first_use_until_it_is_closed(tmp_path: Path, 
     assert not shards[0].is_open
 
 
-def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: list[ShardReader]) -> None:
-    shards[1].close()  # never opened: nothing happens
+def test_close_leaves_a_shard_in_use_open(tmp_path: Path, shards: list[ShardReader]) -> None:
+    shards[1].close()  # never opened: no effect
     with shards[0] as get:
         ShardReader(shards[0].path, shards[0].nbytes).close()
         shards[0].close()
@@ -418,7 +418,7 @@ def test_close_leaves_a_shard_open_that_is_read_from(tmp_path: Path, shards: lis
     assert open_files(tmp_path) == ["00.lmdb"]
 
 
-def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
+def test_the_garbage_collector_may_finalize_a_reader_while_a_shard_is_opened(
     shards: list[ShardReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading() -> Iterator[None]:
@@ -441,18 +441,18 @@ def test_the_garbage_collector_may_end_a_reader_while_a_shard_is_opened(
     thread.start()
     thread.join(10)
     gc.enable()
-    assert not thread.is_alive(), "the lock was taken twice by one thread"
+    assert not thread.is_alive(), "one thread took the lock twice"
 
 
 # --- in children ---
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """That of a forked child."""
+    """Return the exit code of a forked child."""
     return os.waitstatus_to_exitcode(os.waitpid(fork(work), 0)[1])
 
 
-def test_a_program_that_has_no_files_left_is_told_what_to_do(shards: list[ShardReader]) -> None:
+def test_a_program_without_free_descriptors_is_told_what_to_do(shards: list[ShardReader]) -> None:
     def read_without_files() -> int:
         lowest_free = os.dup(0)
         os.close(lowest_free)
@@ -465,7 +465,7 @@ def test_a_program_that_has_no_files_left_is_told_what_to_do(shards: list[ShardR
 
 
 @pytest.mark.slow
-def test_children_forked_while_threads_read_read_the_same(shards: list[ShardReader]) -> None:
+def test_children_forked_while_threads_read_get_the_same_records(shards: list[ShardReader]) -> None:
     ended = threading.Event()
 
     def is_right(draw: random.Random, among: int) -> bool:
@@ -476,7 +476,7 @@ def test_children_forked_while_threads_read_read_the_same(shards: list[ShardRead
     def read_on(seed: int) -> None:
         draw = random.Random(seed)
         while not ended.is_set():
-            assert is_right(draw, 10)  # the last two are opened by children alone
+            assert is_right(draw, 10)  # only children open the last two
 
     with ThreadPoolExecutor(4) as pool:
         reading = [pool.submit(read_on, seed) for seed in range(4)]
@@ -491,7 +491,7 @@ def test_children_forked_while_threads_read_read_the_same(shards: list[ShardRead
         assert [thread.result() for thread in reading] == [None] * 4
 
 
-def test_reading_in_a_forked_child_keeps_no_memory(shards: list[ShardReader]) -> None:
+def test_reading_in_a_forked_child_does_not_accumulate_memory(shards: list[ShardReader]) -> None:
     def private_kib() -> int:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
@@ -505,7 +505,7 @@ def test_reading_in_a_forked_child_keeps_no_memory(shards: list[ShardReader]) ->
         return private_kib() - before > 500
 
     read(shards[0], 4)
-    assert exit_code(grows) == 0, "a transaction for each read would leave 5000 KiB behind"
+    assert exit_code(grows) == 0, "a transaction per read would leave 5000 KiB behind"
 
 
 @pytest.mark.usefixtures("three_at_once")
@@ -520,9 +520,7 @@ def test_a_child_closes_nothing_that_its_parent_opened(tmp_path: Path, shards: l
     assert exit_code(read_by_child) == 0
 
 
-def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_removed_while_it_is_opened_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.lmdb"
     nbytes = write(path, [b"one"]).nbytes
     kept, fetched = shutil.copy(path, tmp_path / "kept"), []
@@ -545,20 +543,20 @@ def test_a_file_that_is_removed_while_it_is_opened_is_fetched_again(
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_shard_that_is_opened_counts_as_used_if_it_is_in_a_cache(is_cached: bool, tmp_path: Path) -> None:
+def test_opening_a_shard_marks_it_as_used_if_it_is_in_a_cache(is_cached: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     nbytes = write(path, [b"x"]).nbytes
     os.utime(path, ns=(0, 0))
     read(ShardReader(path, nbytes, fetch=(lambda: None) if is_cached else None), 1)
-    assert (path.stat().st_mtime_ns > 0) is is_cached, "caches remove what was used longest ago"
+    assert (path.stat().st_mtime_ns > 0) is is_cached, "caches evict the least recently used"
 
 
-def test_what_a_cache_has_removed_is_closed_when_some_more_are_open(tmp_path: Path, shards: list[ShardReader]) -> None:
+def test_shards_evicted_from_a_cache_are_closed_when_more_are_open(tmp_path: Path, shards: list[ShardReader]) -> None:
     cached = [ShardReader(shard.path, shard.nbytes, fetch=lambda: None) for shard in shards]
     for reader in (*cached[:2], *shards[2:4]):
         read(reader, 4)
     os.unlink(cached[0].path)
-    os.unlink(shards[2].path)  # by somebody else: it can be read as long as it is open
+    os.unlink(shards[2].path)  # by another process: it stays readable while it is open
     for reader in cached[4:9]:
         read(reader, 4)
     assert open_files(tmp_path) == [f"{k:02}.lmdb{' (deleted)' if k == 2 else ''}" for k in range(1, 9)]

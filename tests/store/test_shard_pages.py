@@ -1,4 +1,4 @@
-"""Shards whose pages lie: they are refused before LMDB follows them, and no reader dies."""
+"""Shards with corrupt pages: they are refused before LMDB follows them, and no reader crashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from presize.system.pagecache import MappedFile, drop
 
 PAGE = 4096
 MAP_BYTES, PAGE_BYTES, MAIN, LAST_PAGE = 16 + 16, 16 + 24, 16 + 24 + 48, 16 + 24 + 96
-"""In a meta page: the size of the map, that of a page, the tree, and the last page in use."""
+"""Offsets in a meta page: the size of the map, the page size, the tree, and the last used page."""
 
 
 def write(path: Path, sizes: list[int]) -> Path:
@@ -33,23 +33,23 @@ def write(path: Path, sizes: list[int]) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 records of 3,000 bytes, whose leaf pages have a branch page above them; read only."""
+    """Write 400 records of 3,000 bytes, whose leaf pages have a branch page above them; read only."""
     return write(tmp_path_factory.mktemp("whole") / "00000.lmdb", [3000] * 400)
 
 
 @given(sizes=st.lists(st.sampled_from([0, 1, 7, 100, 2000, 2040, 2050, 4080, 4081, 9000]), max_size=300))
-def test_what_is_written_is_sound(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_written_shards_are_valid(sizes: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sound")
     check_pages(write(folder / "a.lmdb", sizes))
     shutil.rmtree(folder)
 
 
-def test_without_readahead_the_pages_of_the_tree_alone_are_read_from_disk(tmp_path: Path) -> None:
+def test_without_readahead_only_the_pages_of_the_tree_are_read_from_disk(tmp_path: Path) -> None:
     path = write(tmp_path / "a.lmdb", [60_000] * 200)
     cold = MappedFile(path, path.stat().st_size)
     drop([path])
     if cold.resident_bytes():
-        pytest.skip("this file system keeps its files in memory")
+        pytest.skip("the file system is in memory")
     check_pages(path, readahead=False)
     assert 0 < cold.resident_bytes() < 128 << 10
 
@@ -73,7 +73,7 @@ def first_leaf(data: bytearray) -> int:
 
 
 def move_node(data: bytearray, page: int, number: int, to: int) -> None:
-    """Give the header of a node another place in its page."""
+    """Move the header of a node within its page."""
     begin = node(data, page, number)
     data[page + to : page + to + 8] = data[begin : begin + 8]
     struct.pack_into("<H", data, page + 16 + 2 * number, to)
@@ -92,7 +92,7 @@ def both_metas(layout: str, at: int, value: int) -> Callable[[bytearray], None]:
 
 
 def why_refused(path: Path) -> str | None:
-    """What check_pages says about a shard, without what all of its errors have; None when it is sound."""
+    """Return check_pages' error about a shard, without the common part; None if it is valid."""
     try:
         check_pages(path)
     except DatasetError as error:
@@ -104,7 +104,7 @@ def why_refused(path: Path) -> str | None:
 
 
 def leaf(number: int, offset: int = 0) -> Callable[[bytearray], int]:
-    """Where a node of the first leaf lies, or something in it."""
+    """Return a function from a page to the offset of a node of the first leaf, or of something in it."""
     return lambda data: node(data, first_leaf(data), number) + offset
 
 
@@ -175,7 +175,7 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
 
 
 @pytest.mark.parametrize(("words", "lie", "change"), LIES, ids=[lie for _, lie, _ in LIES])
-def test_a_page_that_lies_is_refused(
+def test_a_corrupt_page_is_refused(
     words: str, lie: str, change: Callable[[bytearray], None], whole: Path, tmp_path: Path
 ) -> None:
     data = bytearray(whole.read_bytes())
@@ -212,7 +212,7 @@ def test_a_value_may_end_with_the_file_but_not_behind_it(whole: Path, tmp_path: 
     ("page_bytes", "sound"),
     [(256, False), (512, True), (3000, False), (16_384, True), (32_768, True), (65_536, False)],
 )
-def test_pages_may_have_any_size_that_lmdb_makes(page_bytes: int, sound: bool, tmp_path: Path) -> None:
+def test_pages_may_have_any_size_that_lmdb_supports(page_bytes: int, sound: bool, tmp_path: Path) -> None:
     path = write(tmp_path / "a.lmdb", [])
     data = bytearray(2 * page_bytes)
     for number in (0, 1):
@@ -239,7 +239,7 @@ def test_the_meta_page_of_the_later_transaction_counts(records: int, tmp_path: P
         assert why_refused(path) == words
 
 
-def test_of_two_meta_pages_of_the_same_transaction_the_first_counts(whole: Path, tmp_path: Path) -> None:
+def test_the_first_of_two_meta_pages_of_the_same_transaction_counts(whole: Path, tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     data[:256] = data[PAGE : PAGE + 256] = data[newest_meta(data) :][:256]
     for at, words in ((PAGE, None), (0, "it has 400 records where it says 7")):
@@ -249,7 +249,7 @@ def test_of_two_meta_pages_of_the_same_transaction_the_first_counts(whole: Path,
 
 
 @pytest.mark.parametrize("nbytes", [1, 2, PAGE])
-def test_a_shard_may_have_more_bytes_than_its_pages_but_not_less(nbytes: int, whole: Path, tmp_path: Path) -> None:
+def test_a_shard_may_have_more_bytes_than_its_pages_but_not_fewer(nbytes: int, whole: Path, tmp_path: Path) -> None:
     (tmp_path / "a.lmdb").write_bytes(whole.read_bytes() + bytes(nbytes))
     assert why_refused(tmp_path / "a.lmdb") is None
     (tmp_path / "a.lmdb").write_bytes(whole.read_bytes()[:-nbytes])
@@ -258,7 +258,7 @@ def test_a_shard_may_have_more_bytes_than_its_pages_but_not_less(nbytes: int, wh
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 100, PAGE, PAGE + 100, 2 * PAGE])
-def test_a_shard_cut_short_under_a_manifest_that_knows_it_is_refused(nbytes: int, whole: Path, tmp_path: Path) -> None:
+def test_a_truncated_shard_with_a_matching_manifest_is_refused(nbytes: int, whole: Path, tmp_path: Path) -> None:
     (tmp_path / "a.lmdb").write_bytes(whole.read_bytes()[:nbytes])
     with pytest.raises(DatasetError), ShardReader(tmp_path / "a.lmdb", nbytes) as get:
         get(0)

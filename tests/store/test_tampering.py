@@ -1,7 +1,6 @@
-"""Datasets that were tampered with: what each way in says, and that it says nothing of what it does not look at.
+"""Tampered datasets: the message of each entry point, and none about things that it does not read.
 
-Sizes and hashes in the manifest follow what is changed, as somebody would see to it who hides it, unless a row says
-otherwise.
+Sizes and hashes in the manifest follow the change, as if somebody hid it, unless a row says otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from tampering import (
 Change = Callable[[Path], object]
 SHARD = "shards/00000.lmdb"
 
-# --- the ways in ---
+# --- the entry points ---
 
 
 def open_it(root: Path, _: str) -> None:
@@ -78,8 +77,8 @@ def fetch_it(root: Path, url: str) -> None:
     try:
         fetch_dataset(url, out)
     except (DatasetError, RemoteError):
-        assert not (out / MANIFEST).exists(), "what is refused is no dataset"
-        assert {*root.parent.iterdir()} <= {*before, out}, "and nothing lies outside"
+        assert not (out / MANIFEST).exists(), "a refused copy is not a dataset"
+        assert {*root.parent.iterdir()} <= {*before, out}, "and no file is outside"
         raise
     assert files(root).items() <= files(out).items()
 
@@ -90,7 +89,7 @@ WAYS = {"open": open_it, "read": read_it, "verify": verify_it, "export": export_
 
 
 def manifest(*place: str | int, value: object) -> Change:
-    """A change that puts `value` at a place such as ("shards", 0, "bytes") of the manifest."""
+    """Return a change that sets `value` at a place such as ("shards", 0, "bytes") of the manifest."""
 
     def change(values: Any) -> None:
         for step in place[:-1]:
@@ -101,7 +100,7 @@ def manifest(*place: str | int, value: object) -> Change:
 
 
 def index(column: str, values: Any, row: int | None = None) -> Change:
-    """A change that puts other values into a column of the index, or one into a row."""
+    """Return a change that replaces a column of the index, or one value of it."""
 
     def change(root: Path) -> None:
         table = read_table(root)
@@ -118,7 +117,7 @@ def table(change: Callable[[pa.Table], pa.Table], rows_per_batch: int | None = N
 
 
 def content(file: str, change: Callable[[bytes], bytes], hidden: bool = True) -> Change:
-    """A change of the bytes of a file, of which the manifest knows if it is hidden."""
+    """Return a change of the bytes of a file; the manifest follows if it is hidden."""
 
     def write(root: Path) -> None:
         before = (root / file).read_bytes()
@@ -135,7 +134,7 @@ def removed(file: str) -> Change:
 
 
 def flipped(file: str) -> Change:
-    """A change of a bit in the last byte of a file that is not 0, of which the manifest knows nothing."""
+    """Return a change of a bit in the last nonzero byte of a file, which the manifest does not follow."""
 
     def flip(old: bytes) -> bytes:
         at = len(old.rstrip(b"\0")) - 1
@@ -145,7 +144,7 @@ def flipped(file: str) -> Change:
 
 
 def record(sample: int, change: Callable[[bytes], bytes], **options: bool) -> Change:
-    """A change of one stored value, whose CRC-32 in the index follows."""
+    """Return a change of one stored value; its CRC-32 in the index follows."""
 
     def write(root: Path) -> None:
         places = read_table(root).select(["shard", "row"]).to_pylist()
@@ -170,14 +169,14 @@ def free_pages_outside(root: Path) -> None:
 
 
 def no_picture(root: Path) -> None:
-    """Let index and shard agree on a value that no decoder takes."""
+    """Make index and shard agree on a value that no decoder accepts."""
     value = b"\xff\xd8\xff not a picture"
     record(0, lambda _: value)(root)
     index("nbytes", len(value), row=0)(root)
 
 
 def arrow(**options: Any) -> Change:
-    """The index written with other options of Arrow."""
+    """Return the index written with other options of Arrow."""
 
     def change(root: Path) -> None:
         columns, how = read_table(root), pa.ipc.IpcWriteOptions(**options)
@@ -192,11 +191,11 @@ def arrow(**options: Any) -> Change:
 
 
 DICTIONARIES, BATCHES = 2, 3
-"""The numbers of two fields of the footer of an Arrow file."""
+"""Numbers of two fields of the footer of an Arrow file."""
 
 
 def without_in_footer(field: int) -> Change:
-    """Let the footer of the index say that it has no such field, which need not be there when it is empty."""
+    """Remove a field from the footer of the index, which may be absent if it is empty."""
 
     def change(old: bytes) -> bytes:
         changed = bytearray(old)
@@ -214,12 +213,13 @@ def without_in_footer(field: int) -> Change:
 
 
 def opening(words: str, verify: str | None = None) -> dict[str, str]:
-    """What is said of a dataset that cannot be opened, and so neither read nor exported; by verify the same."""
+    """Return the messages about a dataset that cannot be opened, and so neither read nor exported; the same for
+    verify."""
     return {"open": words, "read": words, "export": words, "verify": words if verify is None else verify}
 
 
 def reading(words: str, verify: str, export: str | None = None, fetch: str = "") -> dict[str, str]:
-    """What is said of a dataset that can be opened; by export the same as by reading."""
+    """Return the messages about a dataset that can be opened; the same for export as for reading."""
     return {"read": words, "export": words if export is None else export, "verify": verify, "fetch": fetch}
 
 
@@ -237,7 +237,7 @@ OUTSIDE_TEXT = r"is damaged: the path of sample 2 is out of bounds"
 PATHS = [f"class-0/{i}.png" for i in range(6)]
 
 TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
-    # of       what each way says       what is changed
+    # dataset  message of each entry point  change
     ("lmdb", {}, {"nothing": lambda _: None}),
     ("folder", {"open": "is a folder of image files; read it with FolderDataset"}, {"nothing": lambda _: None}),
     ("masks", {}, {"nothing": lambda _: None}),
@@ -366,7 +366,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         f"an image at {name!r}": index("file", name, 3) for name in (MANIFEST, ".presize.json")
     }),
 
-    # Files of another kind than Arrow's, or with other columns.
+    # Files of another type than Arrow, or with other columns.
     *[("lmdb", opening(column(name, kind)), {
         f"no column {name}": table(lambda old, name=name: old.drop_columns([name])),
         f"a column {name} with a null": index(name, None, 3),
@@ -440,14 +440,15 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
-    """The URL of anything that tests write, on a web server."""
+    """Serve written datasets on a web server."""
     base = tmp_path_factory.getbasetemp()
     with http(base) as port:
         yield lambda path: f"http://127.0.0.1:{port}/{path.relative_to(base).as_posix()}"
 
 
 def compare(root: Path, url: str, words: dict[str, str]) -> None:
-    """Compare what each way says of the dataset in `root` with the patterns in `words`; nothing where there is none."""
+    """Compare the message of each entry point about the dataset in `root` with the patterns in `words`; none if
+    missing."""
     for way, enter in WAYS.items():
         try:
             enter(root, url)
@@ -466,7 +467,7 @@ def compare(root: Path, url: str, words: dict[str, str]) -> None:
         for name, change in changes.items()
     ],
 )
-def test_each_way_says_what_is_wrong(
+def test_each_entry_point_reports_the_fault(
     of: str, words: dict[str, str], change: Change, small: Path, tmp_path: Path, server: Callable[[Path], str]
 ) -> None:
     root = Path(shutil.copytree(small / of, tmp_path / "set"))
@@ -539,7 +540,7 @@ COMPANIONS: list[tuple[str, list[Change]]] = [
         for number, change in enumerate(changes)
     ],
 )
-def test_a_manifest_with_a_wrong_value_is_refused_by_each_way(
+def test_a_manifest_with_a_wrong_value_is_refused_by_each_entry_point(
     of: str, words: str, change: Change, small: Path, tmp_path: Path, server: Callable[[Path], str]
 ) -> None:
     root = tmp_path / "set"

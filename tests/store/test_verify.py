@@ -1,4 +1,4 @@
-"""verify reads every byte of every image, once. test_tampering.py has what it finds."""
+"""verify reads every byte of every image, once. test_tampering.py tests its findings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_progress_counts_every_image_and_companion(of: str, samples: int, images
     assert sum(counts) == images
 
 
-def test_a_large_folder_is_checked_once_by_so_many_threads(small: Path, tmp_path: Path) -> None:
+def test_a_large_folder_is_checked_once_by_the_given_number_of_threads(small: Path, tmp_path: Path) -> None:
     out = shutil.copytree(small / "folder", tmp_path / "out")
     rows = pa.concat_tables([read_table(out).slice(0, 1)] * 1001).combine_chunks()
     write_table(out, with_column(rows, "path", pa.array([str(i) for i in range(1001)], pa.large_string())))
@@ -49,7 +49,7 @@ def test_a_large_folder_is_checked_once_by_so_many_threads(small: Path, tmp_path
     assert sum(checked) == 1001 and len(checked) > 1
 
 
-def test_a_damaged_shard_does_not_keep_the_others_from_being_checked(small: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_does_not_prevent_the_check_of_others(small: Path, tmp_path: Path) -> None:
     out = shutil.copytree(small / "lmdb", tmp_path / "out")
     (out / "shards" / "00000.lmdb").unlink()
     write_table(out, with_column(read_table(out), "crc32", pa.array([0] * 6, pa.uint32())))
@@ -57,7 +57,7 @@ def test_a_damaged_shard_does_not_keep_the_others_from_being_checked(small: Path
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects.jsonl", "shards/00000.lmdb"])
-def test_a_named_pipe_in_the_place_of_a_file_hangs_nobody(name: str, small: Path, tmp_path: Path) -> None:
+def test_a_named_pipe_instead_of_a_file_does_not_block(name: str, small: Path, tmp_path: Path) -> None:
     out = shutil.copytree(small / "lmdb", tmp_path / "out")
     (out / name).unlink()
     os.mkfifo(out / name)
@@ -69,7 +69,7 @@ def test_a_named_pipe_in_the_place_of_a_file_hangs_nobody(name: str, small: Path
 
 
 @pytest.mark.parametrize("device", ["", "/dev/zero"])
-def test_what_never_ends_in_place_of_an_image_is_a_problem(device: str, small: Path, tmp_path: Path) -> None:
+def test_an_endless_device_instead_of_an_image_is_a_problem(device: str, small: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(small / "folder", tmp_path / "out"), "class-0", "2.jpg")
     path.unlink()
     if device:
@@ -81,7 +81,7 @@ def test_what_never_ends_in_place_of_an_image_is_a_problem(device: str, small: P
 
 
 @pytest.mark.parametrize("call", ["lmdb.open", "lmdb.verify.verify", "presize.store.verify.decode_value"])
-def test_a_limit_that_keeps_a_record_from_being_read_is_no_damage(
+def test_a_limit_that_prevents_reading_a_record_is_not_damage(
     call: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = shutil.copytree(small / "lmdb", tmp_path / "out")
@@ -98,9 +98,7 @@ def test_a_limit_that_keeps_a_record_from_being_read_is_no_damage(
 
 
 @pytest.mark.parametrize("layout", ["lmdb", "folder"])
-def test_a_dataset_that_is_replaced_while_it_is_read_is_not_damaged(
-    layout: Layout, small: Path, tmp_path: Path
-) -> None:
+def test_a_dataset_replaced_while_it_is_read_is_not_called_damaged(layout: Layout, small: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(small / layout, tmp_path / "out"))
 
     def replace_it(_: int) -> None:

@@ -1,4 +1,4 @@
-"""Loaders whose worker or process is killed, or that are interrupted: one error within seconds, and nothing is left.
+"""Loaders that are killed or interrupted, or whose worker is: one error within seconds, and no leftovers.
 
 Half of all cases by default; PRESIZE_TEST_EFFORT=2 tries all.
 """
@@ -97,30 +97,30 @@ CASES = [
 
 
 def kill(victim: str, kind: str, context: str, dataset: Path, folder: Path) -> dict[str, Any]:
-    """What became of a program whose `victim` was killed, once none of its processes is left."""
-    script = folder / "program.py"  # a file, which spawn and forkserver need
+    """Kill `victim` of a program, and return the program's report once all of its processes have ended."""
+    script = folder / "program.py"  # spawn and forkserver need a file
     script.write_text(PROGRAM)
     within = with_dev_shm("size=256m") if mount_namespace() else ()
     found: dict[str, Any] = json.loads(
         run_python(HARNESS, victim, script, kind, context, dataset, timeout_s=180, within=within)
     )
     if not within:
-        del found["dev_shm"]  # others are at work there
+        del found["dev_shm"]  # other processes use it
     return found
 
 
 def was_ignored(said: str) -> bool:
-    """Whether Python ignored the interrupt (see HARNESS), as it says itself."""
+    """Return True if Python ignored the interrupt (see HARNESS), according to its output."""
     return "Exception ignored in: <finalize object" in said and "KeyboardInterrupt" in said
 
 
 @pytest.mark.parametrize(("victim", "kind", "context"), CASES[:: max(1, 3 - EFFORT)])
 def test_nothing_outlives_a_kill(victim: str, kind: str, context: str, dataset: Path, tmp_path: Path) -> None:
     found = kill(victim, kind, context, dataset, tmp_path)
-    if kind == "DataLoader" and was_ignored(found["said"]):  # its workers end nevertheless, and it by their end
+    if kind == "DataLoader" and was_ignored(found["said"]):  # its workers end nevertheless, and so does the program
         found = kill(victim, kind, context, dataset, tmp_path)
     if (victim, kind) == ("worker", "DataLoader") and found.get("dev_shm"):
-        # torch's own worker died between making a file and removing its name: it does not do so twice.
+        # torch's worker died between creating a file and unlinking it, which does not happen twice.
         found = kill(victim, kind, context, dataset, tmp_path)
     said = found["said"]
     assert not found["hung"], said
@@ -130,7 +130,7 @@ def test_nothing_outlives_a_kill(victim: str, kind: str, context: str, dataset: 
         errors = ["LoaderError: a loader worker died"]
         if kind != "Loader":
             errors = ["DataLoader worker (pid", "a DataLoader worker died"]
-        if kind == "DataLoader":  # torch's own
+        if kind == "DataLoader":  # torch's error
             errors += ["ConnectionResetError", "ConnectionRefusedError", "EOFError"]
         assert any(error in said for error in errors), said
     elif victim == "Ctrl-C":

@@ -1,4 +1,4 @@
-"""Many processes and threads that read one dataset at once, in every way of starting them: each gets the same bytes."""
+"""Many processes and threads read one dataset at once, with every start method: each gets the same bytes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_every_way_to_start_workers_delivers_the_same(context: str, dataset: Path, tmp_path: Path) -> None:
+def test_every_start_method_yields_the_same(context: str, dataset: Path, tmp_path: Path) -> None:
     lines = run_file(tmp_path / "program.py", LOADERS, dataset, 0, context, timeout_s=180)
     assert len(lines) == 6 and all(line.endswith(" True") for line in lines), lines
 

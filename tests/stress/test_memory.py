@@ -1,4 +1,4 @@
-"""Twenty epochs: the private memory of a loader's process and of its workers is flat from the second one on."""
+"""Twenty epochs: the private memory of a loader's process and of its workers is flat after the first one."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ pytestmark = pytest.mark.slow
 
 SAMPLES = 24
 OPTIONS = BuildOptions(ImageOptions(format="raw"), shard_samples=2)
-"""Every shard has the same size, whatever is in it: only what is read tells one dataset from another."""
+"""Every shard has the same size for any content: only the records reveal another dataset."""
 
 
 def write_photos(folder: Path, version: int, every: int = 1) -> None:
-    """The pixels of sample i of a version are i + SAMPLES * version."""
+    """Write photos: the pixels of sample i of a version are i + SAMPLES * version."""
     for i in range(0, SAMPLES, every):
         path = folder / "ab"[i % 2] / f"{i:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def outcome(data: LMDBDataset, i: int) -> int | str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_opened_before_is_read_or_is_an_error(way: Callable[[Path, int], None], folder: Path) -> None:
+def test_an_open_dataset_is_read_or_raises_an_error(way: Callable[[Path, int], None], folder: Path) -> None:
     first = LMDBDataset(folder / "out", decode="numpy")
     expected = [outcome(first, i) for i in range(SAMPLES)]
     data = LMDBDataset(folder / "out", decode="numpy")
@@ -95,7 +95,7 @@ def test_what_was_opened_before_is_read_or_is_an_error(way: Callable[[Path, int]
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize("way", WAYS if EFFORT > 1 else [overwritten, updated_in_part])
-def test_workers_that_start_afterwards_read_nothing_else(
+def test_workers_that_start_later_read_nothing_else(
     way: Callable[[Path, int], None], kind: str, context: str, folder: Path
 ) -> None:
     data = LMDBDataset(folder / "out", crop=CenterCrop(16), decode="tensor")
@@ -110,7 +110,7 @@ def test_workers_that_start_afterwards_read_nothing_else(
 
 
 def gives_one_version_each(deadline: float, root: Path, seed: int) -> bool:
-    """Whether every dataset that could be opened until `deadline` gave images of one version."""
+    """Return True if every dataset opened until `deadline` has images of one version."""
     draw = random.Random(seed)
     while time.monotonic() < deadline:
         try:
@@ -130,7 +130,7 @@ def gives_one_version_each(deadline: float, root: Path, seed: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_readers_of_a_dataset_that_is_replaced_again_and_again_see_one_version_each(folder: Path) -> None:
+def test_readers_of_a_dataset_that_is_replaced_repeatedly_see_one_version_each(folder: Path) -> None:
     ways = [overwritten, updated, built_anew]
     deadline = time.monotonic() + 10 + 10 * EFFORT
     readers = [partial(gives_one_version_each, deadline, folder / "out", seed) for seed in range(4)]

@@ -1,7 +1,7 @@
-"""An accelerator that is not there, behind torch's interface of all accelerators.
+"""Simulated accelerator behind torch's interface of all accelerators.
 
-Streams are threads that work late and in order, the allocator gives freed memory to the next tensor at once, and copies
-from pinned memory arrive late, and are garbage until then. Tensors on it are CPU tensors over its blocks.
+Streams are threads that work late and in order. The allocator reuses freed memory for the next tensor at once. Copies
+from pinned memory arrive late, with garbage until then. Tensors on the device are CPU tensors over its blocks.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class _Event:
 
 
 class _Stream:
-    """Works in a thread of its own, in order. As a context, the current stream."""
+    """Stream that works in order in its own thread. As a context manager, it is the current stream."""
 
     def __init__(self, device: Accelerator) -> None:
         self.device = device
-        self.free: list[_Block] = []  # of its allocator
+        self.free: list[_Block] = []  # blocks for the stream's allocator
         self._waiting: queue.Queue[Callable[[], object]] = queue.Queue()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -83,20 +83,20 @@ class _Stream:
 
 
 class _Block:
-    """A piece of device memory."""
+    """A block of device memory."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = np.empty(nbytes, np.uint8)
         self.users: list[_Stream] = []
-        self.events: list[_Event] = []  # until they are reached, its memory is not for others
+        self.events: list[_Event] = []  # other streams may reuse the memory only after these
 
 
 class Accelerator:
     """A device of type `kind`: "cuda", "xpu", or "mps", which copies synchronously. `patch` is a pytest.MonkeyPatch.
 
-    `pinned` has the sizes of pinned ranges by address, `registered` of all that ever were; `copies` and `pageable`
+    `pinned` has the sizes of pinned ranges by address, `registered` of all ranges ever pinned; `copies` and `pageable`
     count copies from pinned and from pageable memory; `refuses` is the error of registering memory, 0 for none. Steps
-    wait for `gate`, which who waits for a step opens. `problems` is what a real device would forgive on most days.
+    wait for `gate`, which waiting for a step opens. `problems` lists races that a real device would usually not reveal.
     """
 
     def __init__(self, patch: Any, kind: str = "cuda") -> None:
@@ -111,7 +111,7 @@ class Accelerator:
         self.out_of_memory_in: int | None = None
         self.problems: list[str] = []
         self._blocks: dict[int, _Block] = {}
-        self._lock = threading.Lock()  # no memory is unpinned in the middle of a copy
+        self._lock = threading.Lock()  # prevents unpinning during a copy
         self.stream = self.default = _Stream(self)
         self._plain_to: Any = torch.Tensor.to
         self._plain_pin: Any = torch.Tensor.pin_memory
@@ -135,7 +135,7 @@ class Accelerator:
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self._record(tensor, stream))
 
     def step(self, batch: torch.Tensor) -> None:
-        """Queue work on a batch that reads its memory late, and holds no reference to it, as kernels do."""
+        """Queue work on a batch that reads its memory late, and like kernels holds no reference to it."""
         memory = self._blocks[batch.data_ptr()].memory
         before = memory.copy()
         self._waiting += 1
@@ -211,7 +211,7 @@ class Accelerator:
         return array
 
     def _release(self, block: _Block, owner: _Stream) -> None:
-        """Give memory back: to the tensors of its stream at once, after what the others do now."""
+        """Free memory for the tensors of its stream at once, and for other streams after their current work."""
         self.in_use -= 1
         block.events = [_Event() for _ in block.users]
         for event, stream in zip(block.events, block.users, strict=True):
@@ -223,7 +223,7 @@ class Accelerator:
         if not any(isinstance(each, torch.device) and each.type == self.kind for each in to):
             return self._plain_to(tensor, *to, non_blocking=non_blocking, **how)  # type: ignore[no-any-return]
         self.check_process()
-        if len(to) > 1:  # with a type
+        if len(to) > 1:  # includes a type
             return self._plain_to(tensor, to[1])  # type: ignore[no-any-return]
         if self.kind == "mps" and non_blocking:
             self.problems.append("a copy was not waited for")
@@ -248,7 +248,7 @@ class Accelerator:
         return of_class
 
     def _arrive(self, to: int, source: int, before: bytes, tensor: weakref.ref[torch.Tensor]) -> None:
-        """Copy to a block, which is never freed, from a source that nothing here keeps."""
+        """Copy to a block, which is never freed, from a source without keeping a reference to it."""
         ctypes.memset(to, _GARBAGE, len(before))
         time.sleep(self.copy_s)
         with self._lock:

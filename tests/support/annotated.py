@@ -1,4 +1,4 @@
-"""A folder of annotated photographs, such as docs/detection.md trains on, and a dataset of it."""
+"""A folder of annotated photographs, as docs/detection.md trains on, and its dataset."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from presize.builder.run import build_dataset
 from presize.options import BuildOptions, Companion, Coordinates, ImageOptions, Size, SourceOptions
 
 KINDS = {"sun": (250, 210, 40), "barrel": (190, 60, 30)}
-"""What lies on the photographs: ellipses and rectangles, in these colours."""
+"""Objects on the photographs: ellipses and rectangles, in these colours."""
 
 
 def annotate(photos: list[Path], folder: Path) -> None:
-    """Paste objects on `photos` in SCENES/images, with palettes of class numbers in SCENES/masks (255 for edges), and
-    list the bbox (x, y, width, height), category and two ends of each in scenes.jsonl."""
+    """Paste objects on `photos` in SCENES/images; write palette masks of class numbers to SCENES/masks (255 for edges),
+    and the bbox (x, y, width, height), category and two end points of each object to scenes.jsonl."""
     rng = np.random.default_rng(0)
     for kind in ("images", "masks"):
         (folder / "SCENES" / kind).mkdir(parents=True)
@@ -49,7 +49,7 @@ def annotate(photos: list[Path], folder: Path) -> None:
 
 
 def build_scenes(photos: list[Path], folder: Path) -> Path:
-    """``SEG``: photographs with masks, boxes, keypoints and captions, built from ``SCENES``."""
+    """Build ``SEG`` from ``SCENES``: photographs with masks, boxes, keypoints and captions."""
     annotate(photos, folder)
     rows = [json.loads(line) for line in (folder / "scenes.jsonl").read_text().splitlines()]
     table = "".join(

@@ -1,4 +1,4 @@
-"""What batches hold, for comparison to the bit."""
+"""Values of batches, for bit-exact comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def values(batch: Any) -> Any:
-    """A batch as plain values, with the types of what holds them."""
+    """Return a batch as plain values, with the types of their containers."""
     if isinstance(batch, torch.Tensor):
         strides = batch.stride() if len(batch) > 1 else ()
         pixels = batch.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""A headless browser, in which pages are tried as people would see them."""
+"""A headless browser for the tests of pages."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Chromium has no sandbox for root, nor in many containers; it opens nothing but pages of the tests.
+        # Chromium has no sandbox for root, nor in many containers. It opens only pages of the tests.
         with playwright.chromium.launch(executable_path=found, args=["--no-sandbox"]) as browser:
             yield browser
 
 
 @dataclass
 class Watched:
-    """A page, what it said on the console or failed with, and all that was asked for."""
+    """A page, its console messages and errors, and all of its requests."""
 
     page: Page
     url: str
@@ -47,8 +47,8 @@ class Watched:
 
     @classmethod
     def open(cls, browser: Browser, path: Path, **options: Any) -> Watched:
-        """options: of Browser.new_context, such as viewport, color_scheme, reduced_motion. The page's clock stands
-        still until it is told to run."""
+        """Open a page. `options` are options of Browser.new_context, such as viewport, color_scheme, reduced_motion.
+        The page's clock stands still until it is advanced."""
         page = browser.new_context(**options).new_page()
         watched = cls(page, path.absolute().as_uri())
         page.on("console", lambda message: watched.complaints.append(message.text))
@@ -61,7 +61,7 @@ class Watched:
 
 
 def colors(page: Page, selector: str, of: str = "color") -> tuple[str, str]:
-    """A colour of the first element that `selector` finds, such as "color" or "fill", and what is behind it."""
+    """Return a colour of the first element that `selector` finds, such as "color" or "fill", and its background."""
     found: tuple[str, str] = page.locator(selector).first.evaluate(
         """(element, of) => {
           const ground = (at) => {
@@ -76,7 +76,7 @@ def colors(page: Page, selector: str, of: str = "color") -> tuple[str, str]:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two CSS colours, as WCAG defines it."""
+    """Return the contrast of two CSS colours, as defined by WCAG."""
 
     def luminance(color: str) -> float:
         levels = [int(level) / 255 for level in color.removeprefix("rgb(").removesuffix(")").split(",")]

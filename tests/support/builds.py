@@ -1,4 +1,4 @@
-"""Options that tests build with, builds that end in the middle, and how they compare what came out."""
+"""Options of test builds, interrupted builds, and comparison of their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from presize.store.rejects import claims_to_be_an_image
 
 SERIAL = RunOptions(engine="sequential", report=False)
 REPORTED = RunOptions(engine="sequential")
-"""As a user's build: with its page, which takes longer than all else of a small build."""
+"""Options like a user's, including the report, which takes longer than the rest of a small build."""
 UPDATE = replace(SERIAL, update=True)
 OVERWRITE = replace(SERIAL, overwrite=True)
 SMALL = BuildOptions(ImageOptions(sizes=(Size(64, 64),)))
@@ -34,7 +34,7 @@ EPOCH_NS = 1_700_000_000_000_000_000
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Every file below a folder, hidden ones too, with a hash of its bytes."""
+    """Return every file below a folder, including hidden files, with a hash of its content."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -43,21 +43,21 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def put(path: Path, seed: int) -> None:
-    """A picture that `seed` decides, at `path`, with a modification time that the seed decides, too."""
+    """Save a picture at `path`. `seed` determines its pixels and its modification time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(smooth_image(40 + seed % 7, 50, seed=seed)).save(path)
     os.utime(path, ns=(EPOCH_NS + seed, EPOCH_NS + seed))
 
 
 def write_photos(folder: Path, count: int = 12) -> Path:
-    """Pictures dogs/00.png, cats/01.png, dogs/02.png, ..."""
+    """Write pictures dogs/00.png, cats/01.png, dogs/02.png, ..."""
     for i in range(count):
         put(folder / ("cats" if i % 2 else "dogs") / f"{i:02d}.png", seed=i)
     return folder
 
 
 def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
-    """The classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
+    """Return the classes and samples of torchvision's ImageFolder(root), by its own algorithm."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     samples = []
     for number, name in enumerate(classes):
@@ -67,7 +67,7 @@ def image_folder(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
 
 
 class Stopped(Exception):
-    """Stands for whatever ends a build in the middle."""
+    """An arbitrary error that interrupts a build."""
 
 
 def stop(*_: object) -> None:
@@ -75,7 +75,7 @@ def stop(*_: object) -> None:
 
 
 def stop_after(out: Path, shards: int) -> Callable[[ShardDone], None]:
-    """An on_shard that ends a build in `out` once it has finished so many shards; those that it keeps do not count."""
+    """Return an on_shard that stops a build in `out` after it has finished this many shards, not counting kept ones."""
 
     def on_shard(_: ShardDone) -> None:
         if len(list(out.glob(".presize-*.npz"))) >= shards:
@@ -85,7 +85,7 @@ def stop_after(out: Path, shards: int) -> Callable[[ShardDone], None]:
 
 
 class Builder:
-    """Builds of `source` into folders beside it, with these options if a call has no others."""
+    """Builds of `source` into folders next to it, with these options by default."""
 
     def __init__(
         self,
@@ -105,14 +105,15 @@ class Builder:
         samples: SourceOptions | None = None,
         **calls: Any,
     ) -> BuildResult:
-        """Build into `out`, a path from the folder that the source is in; `calls` are build_dataset's."""
+        """Build into `out`, a path relative to the folder that contains the source. `calls` are arguments of
+        build_dataset."""
         out = self.out.parent / out
         return build_dataset(
             self.source, out, options or self.options, run or self.run, samples or self.samples, **calls
         )
 
     def stopped(self, shards: int = 2, out: str = "out", **how: Any) -> None:
-        """Build until so many shards are finished."""
+        """Build until this many shards are finished."""
         with pytest.raises(Stopped):
             self(out, **how, on_shard=stop_after(self.out.parent / out, shards))
 
@@ -123,7 +124,7 @@ class Builder:
         return read_manifest(self.out.parent / out)
 
     def rejects(self, out: str = "out") -> list[dict[str, Any]]:
-        """The lines of the rejects file."""
+        """Return the lines of the rejects file."""
         lines = (self.out.parent / out / self.manifest(out).rejects.file).read_text().splitlines()
         return list(map(json.loads, lines))
 
@@ -137,7 +138,8 @@ def build_images(
     options: BuildOptions = SMALL,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """The dataset ``folder/out`` of `images`, saved in ``folder/raw`` by their names, with a label table of `rows`."""
+    """Build the dataset ``folder/out`` of `images`, which are saved in ``folder/raw`` by their names, with a label
+    table of `rows`."""
     for name, image in images.items():
         (folder / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
         (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(folder / "raw" / name)

@@ -1,4 +1,4 @@
-"""A dataset with labels, captions and other columns, and programs of other libraries that read what it becomes."""
+"""A dataset with labels, captions and other columns, and programs that read it with other libraries."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ ROWS: list[dict[str, Any]] = [
     {"path": "cats/a.jpg", "label": "cat", "caption": "a\ncat", "scores": [0.25], "of": None},
     {"path": "cats/my.best.cat.jpg", "label": "cat", "caption": "", "scores": None, "of": {"age": None}},
 ]
-"""In the order of the dataset; their images have different sizes."""
+"""Rows in dataset order; their images differ in size."""
 
 FILES = ["dogs/sub/b.jpeg", "cats/a.png.jpg", "cats/a.jpg", "cats/my.best.cat.jpg"]
-"""What their files are called after an export, for JPEG."""
+"""Names of their files after an export as JPEG."""
 
 
 def captioned(folder: Path, format: Format = "jpeg", rows: list[dict[str, Any]] = ROWS) -> Path:
-    """A dataset of two shards with these samples, at most 24 pixels a side."""
+    """Build a dataset of two shards with these samples, of at most 24 pixels a side."""
     images = {row["path"]: smooth_image(30 + i, 40, seed=i) for i, row in enumerate(rows)}
     options = BuildOptions(ImageOptions((Size(24, 24),), "longer", format=format))
     return build_images(folder, images, options, rows)
 
 
 def read_by(library: str, program: str, *arguments: object) -> Any:
-    """What a program that imports `library` prints as JSON, run where `import datasets` does not find our own
+    """Return the JSON printed by a program that imports `library`, run where `import datasets` does not find our
     folder."""
     try:
         importlib.metadata.distribution(library)

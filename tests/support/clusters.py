@@ -1,5 +1,5 @@
-"""Clusters of real engines on this machine: schedulers and workers as processes, on one host or, where the machine
-allows it, on several: network namespaces that a bridge joins."""
+"""Clusters of real engines on this machine: schedulers and workers as processes, on one host or, if possible, on
+several hosts in network namespaces that a bridge connects."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WAIT_S = 90
 
 @dataclass
 class Cluster:
-    """A running one: its `scheduler` (None where the driver is it), and a process of each worker, or of each node of
-    workers, whose death is that of what it started. `env` is what drivers need in their environment."""
+    """A running cluster: its `scheduler` (None if it is the driver), and a process of each worker, or of each node of
+    workers, whose death kills its children. `env` is the environment that drivers need."""
 
     engine: str
     address: str
@@ -56,7 +56,7 @@ def is_listening(host: str, port: int) -> bool:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a process, and to all that it started."""
+    """Send SIGKILL to a process and all processes that it started."""
     family = [process.pid]
     with suppress(psutil.NoSuchProcess):
         family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
@@ -68,7 +68,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def processes(log: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Yields a function that starts a command, whose output goes to `log`. At the end all of them are killed."""
+    """Yield a function that starts a command with its output in `log`. Kills all of them at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*command: object, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -95,15 +95,14 @@ def processes(log: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 @dataclass(frozen=True)
 class Host:
-    """A host of its own on a network of this machine: `within` runs a command there, `cable` is our end of its
-    cable."""
+    """A separate host on a virtual network. `within` runs a command on it; `cable` is our end of its cable."""
 
     address: str
     within: tuple[str, ...]
     cable: str
 
     def cut_off(self) -> None:
-        """Pull the cable: nothing is said to anybody."""
+        """Disconnect the host without notice."""
         subprocess.run(["ip", "link", "set", self.cable, "down"], check=True)
 
 
@@ -118,7 +117,7 @@ def can_make_hosts() -> bool:
 
 @contextmanager
 def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
-    """The address of this machine on a network, and the other hosts on it."""
+    """Yield the address of this machine on a virtual network, and the other hosts on it."""
     mark, net = f"pz{os.getpid() % 100_000}", f"10.213.{os.getpid() % 250}"
 
     def ip(*words: str) -> None:
@@ -146,7 +145,7 @@ def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
 @contextmanager
 def dask(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None, on: tuple[Host, ...] = (),
          address: str = "127.0.0.1") -> Iterator[Cluster]:  # fmt: skip
-    """A Dask cluster of workers with one thread and with `env`, as many on each host of `on` if there is one."""
+    """Run a Dask cluster of workers with one thread and with `env`, as many on each host of `on` if there are any."""
     port = free_port()
     config = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     with processes(folder / "dask.log") as start:
@@ -170,7 +169,7 @@ def dask(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None, o
 
 @contextmanager
 def ray(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A Ray cluster: a head that runs nothing, and nodes of one core each."""
+    """Run a Ray cluster: a head without tasks, and nodes of one core each."""
     port = free_port()
     program = Path(sys.executable).with_name("ray")
     common = ("--block", "--disable-usage-stats", "--object-store-memory", 100_000_000)
@@ -190,14 +189,14 @@ def ray(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) ->
                     env={**quiet, **(env or {})},
                 )
             )  # fmt: skip
-            # One after the other: of two that start at a time, one may end because the other has its ports.
+            # One after the other: if two start at once, one may fail because the other has taken its ports.
             wait_until(lambda: log.read_text().count("Ray runtime started") == len(cluster.workers) + 1, "Ray's node")
         yield cluster
 
 
 @contextmanager
 def spark(folder: Path, workers: int = 2, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A Spark cluster of one's own: a master, and `workers` of one core each."""
+    """Run a standalone Spark cluster: a master, and `workers` of one core each."""
     import pyspark
 
     port = free_port()

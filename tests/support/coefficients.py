@@ -1,4 +1,4 @@
-"""The DCT coefficients of a baseline JPEG of one scan: a second reading of T.81, as slow as it is short."""
+"""The DCT coefficients of a baseline JPEG of one scan, by a second, slow and short implementation of T.81."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 
 def coefficients(data: bytes) -> list[list[int]]:
-    """Each block's, in zigzag order, the blocks in the order of the scan."""
+    """Return each block's coefficients in zigzag order, the blocks in the order of the scan."""
     codes: dict[int, dict[str, int]] = {}
     factors: dict[int, int] = {}
     height = width = interval = scan = 0

@@ -1,4 +1,4 @@
-"""Commands: what one has printed, and what docs/cli.md says of its JSON."""
+"""Output of commands, and the JSON that docs/cli.md documents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TYPES = {
 }  # fmt: skip
 
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-"""pip takes 0 in an option that begins with "no" to mean: no isolation. So wheels are built by our setuptools."""
+"""In options that begin with "no", pip takes 0 to mean: no isolation. So our setuptools builds wheels."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A command, run in this process."""
+    """Result of a command that ran in this process."""
 
     code: object
     out: str
@@ -28,7 +28,7 @@ class Ran:
 
 
 def documented_json() -> dict[str, dict[str, tuple[type, ...]]]:
-    """For each row of the table of docs/cli.md the types that each name may have."""
+    """Return the types of each name, for each row of the table of docs/cli.md."""
     found: dict[str, dict[str, tuple[type, ...]]] = {}
     for command, row in re.findall(r"^\| `([\w -]+)` \| (`.*`: .*) \|$", PAGE.read_text("utf-8"), re.MULTILINE):
         found[command] = {}
@@ -39,7 +39,7 @@ def documented_json() -> dict[str, dict[str, tuple[type, ...]]]:
 
 
 def read_json(printed: str, *commands: str) -> dict[str, Any]:
-    """What a command has printed: one object, as the rows `commands` of docs/cli.md have it together."""
+    """Parse the output of a command: one object with the names of the rows `commands` of docs/cli.md together."""
     values: dict[str, Any] = json.loads(printed)
     types = {name: kinds for command in commands for name, kinds in documented_json()[command].items()}
     assert set(values) == set(types)

@@ -1,4 +1,4 @@
-"""Functions for child processes to run."""
+"""Functions that child processes run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sleep() -> None:
 
 
 def visit(file: int, log: Path, name: str, seconds: float, alone: bool) -> None:
-    """Hold a lock and note when: a line "name in", later one "name out"."""
+    """Hold a lock and log it: a line "name in", later a line "name out"."""
     lock = RWLock(file)
     with lock.alone() if alone else lock.shared():
         note(log, f"{name} in")
@@ -43,14 +43,14 @@ def note(log: Path, line: str) -> None:
 
 
 def threads_with_numpy() -> list[str]:
-    """The threads that the kernel knows of in this process."""
+    """Return the threads of this process that the kernel lists."""
     import numpy  # noqa: F401
 
     return os.listdir("/proc/self/task")
 
 
 def pages_taken(records: int, nbytes: int, times: int) -> int:
-    """How many pages the kernel gives this process for the memory of some records, which is freed each time."""
+    """Return the number of pages that the kernel gives this process for the memory of some records, freed each time."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(times):
         [bytearray(nbytes) for _ in range(records)]

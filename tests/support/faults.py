@@ -1,4 +1,4 @@
-"""Presize commands that are disturbed: killed at one of their changes of OUT, or at one system call, or refused it."""
+"""Presize commands that are disturbed: killed at a change of OUT or at a system call, or with a failing call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = (
     "openat", "write", "pwrite64", "writev", "rename", "unlink", "mkdir", "rmdir", "fsync", "fdatasync", "sync",
     "ftruncate", "flock", "getdents64",
 )  # fmt: skip
-"""The calls by which a build changes or lists OUT."""
+"""System calls by which a build changes or lists OUT."""
 
 ERRORS = ("ENOSPC", "EIO", "EACCES")
 KILL = "SIGKILL"
@@ -30,7 +30,7 @@ KILL = "SIGKILL"
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the call number `number` (from 1) of the main thread: KILL, or an error of ERRORS."""
+    """A fault at call number `number` (from 1) of the main thread: KILL, or an error of ERRORS."""
 
     call: str
     number: int
@@ -47,8 +47,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Crash:
-    """The command is killed before it changes `out` for the time `number` (from 1): before a rename, or before
-    something is removed or a folder is made. By Python's audit events, which need no strace."""
+    """A kill before change number `number` (from 1) of `out`: a rename, a removal or a new folder. Uses Python's audit
+    events instead of strace."""
 
     out: Path
     number: int
@@ -59,7 +59,7 @@ class Crash:
 
 @functools.cache
 def why_not() -> str | None:
-    """Why no system call can be tampered with here; None when they can be."""
+    """Return the reason why system calls cannot be tampered with on this machine; None if they can."""
     if shutil.which("strace") is None:
         return "needs strace: apt-get install strace"
     tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ for line in sys.stdin:
         os.killpg(child, signal.SIGKILL)  # workers that it has left
     print(code, flush=True)
 """
-"""Runs commands in copies of itself: importing what a build imports takes longer than a small build."""
+"""Program that runs commands in forks of itself: imports take longer than a small build."""
 
 
 class _Forks:
@@ -138,8 +138,8 @@ class _Forks:
     def run(
         self, arguments: Sequence[object], strace: Sequence[str], timeout_s: float, crash: Sequence[object] = ()
     ) -> tuple[int, str]:
-        """The exit code (minus the signal) and the standard error of ``presize arguments``, under ``strace`` with
-        these arguments if there are any; or where it crashes, and the file that then lists its changes of OUT."""
+        """Return the exit code (minus the signal) and standard error of ``presize arguments``, under ``strace`` with
+        these arguments if given. `crash` is the point of a crash, and the file that lists the changes of OUT."""
         with tempfile.NamedTemporaryFile("r", errors="replace") as stderr:
             order = {"arguments": list(map(str, arguments)), "stderr": stderr.name, "stopped": bool(strace)}
             order["crash"] = crash
@@ -157,8 +157,8 @@ class _Forks:
 
 
 def _traced(process: int, strace: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Attach strace to the main thread of a process that has stopped itself, and let the process go on. With -f it
-    follows other threads and processes, whose calls have numbers of their own."""
+    """Attach strace to the main thread of a process that has stopped itself, and continue the process. With -f it also
+    follows other threads and processes, whose calls are numbered separately."""
     _wait_for(process, r"State:\tT")
     tracer = subprocess.Popen(["strace", "-qq", *strace, "-p", str(process)], stderr=subprocess.DEVNULL)
     _wait_for(process, r"TracerPid:\t[1-9]")
@@ -175,7 +175,7 @@ _forks = functools.cache(_Forks)
 
 
 def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[str, int]]:
-    """Run ``presize arguments``, and list the calls of its main thread that touch `out` or what is in it: (call, number
+    """Run ``presize arguments``, and list the calls of its main thread that touch `out` or its contents: (call, number
     among all calls of that name, from 1)."""
     code, said = _forks().run(arguments, ["-f", "-y", "-o", str(log), "-e", f"trace={','.join(CALLS)}"], timeout_s=120)
     assert code == 0, said
@@ -192,7 +192,7 @@ def calls_on(out: Path, arguments: Sequence[object], log: Path) -> list[tuple[st
 
 
 def changes_of(out: Path, arguments: Sequence[object]) -> int:
-    """Run ``presize arguments``, and count its changes of `out`: the points at which a Crash can strike."""
+    """Run ``presize arguments``, and count its changes of `out`, the points of a Crash."""
     with tempfile.NamedTemporaryFile("r") as log:
         code, said = _forks().run(arguments, [], 120, [str(out), 0, log.name])
         assert code == 0, said
@@ -200,7 +200,7 @@ def changes_of(out: Path, arguments: Sequence[object]) -> int:
 
 
 def run(arguments: Sequence[object], fault: Fault | Crash | None = None, timeout_s: float = 120) -> tuple[int, str]:
-    """The exit code (minus the signal) of ``presize arguments`` and what it wrote to standard error."""
+    """Return the exit code (minus the signal) and standard error of ``presize arguments``."""
     if isinstance(fault, Crash):
         return _forks().run(arguments, [], timeout_s, [str(fault.out), fault.number, os.devnull])
     inject = [] if fault is None else ["-o", "/dev/null", "-e", fault.inject]

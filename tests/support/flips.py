@@ -1,8 +1,8 @@
-"""One bit of a dataset flipped at a time: what verify finds, and what readers give.
+"""Flip one bit of a dataset at a time: verify must find it, and readers must not return other samples.
 
     python tests/support/flips.py OUT [BITS|all [FILE ...]]
 
-tries BITS bits of each file of a small dataset, or all, on a copy, and prints a line of JSON for each file.
+flips BITS bits of each file of a small dataset, or all, in a copy, and prints a line of JSON for each file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _HANGS_AFTER_S = 60
 
 
 def samples(root: Path, check: bool) -> list[Any]:
-    """What readers give: the classes, then for each sample its path, pixels and label. None for one that is refused.
+    """Return the classes and each sample's path, pixels and label, as readers return them; None for a refused sample.
 
     Raises:
-        DatasetError: the dataset cannot be opened.
+        DatasetError: The dataset cannot be opened.
     """
     if read_manifest(root).layout == "folder":
         files = FolderDataset(root, decode="numpy")
@@ -53,7 +53,7 @@ def samples(root: Path, check: bool) -> list[Any]:
 
 
 def _crops(reader: BatchReader) -> list[Any]:
-    """What a Loader makes of all samples: its pixels, None for what it skips."""
+    """Return the pixels that a Loader yields for all samples; None for skipped ones."""
     numbers = np.arange(len(reader.data))
     out = np.zeros((len(numbers), *reader.shapes[0]), np.uint8)
     try:
@@ -76,12 +76,12 @@ def _plain(sample: tuple[Any, int]) -> tuple[Any, ...]:
 
 
 _UNREAD = ("rejects.jsonl", "report.html")
-"""Files that no reader of samples opens."""
+"""Files that readers of samples do not open."""
 
 
 def outcome(root: Path, file: str, expected: list[Any]) -> list[str]:
-    """What becomes of a dataset whose `file` is damaged: "found" by verify or "missed"; what readers with checks and
-    without give, "same", "refused" or "wrong"; "raised", with the error, where that is no DatasetError."""
+    """Return the outcomes for a dataset with a damaged `file`: "found" by verify or "missed"; "same", "refused" or
+    "wrong" for readers with and without checks; "raised", with the error, for errors other than DatasetError."""
     words = []
     try:
         found = any(problem.file == file for problem in verify_dataset(root, jobs=1).problems)
@@ -131,8 +131,8 @@ def _answer(root: Path, file: str, bits: Sequence[int], expected: list[Any], wri
 
 
 def try_flips(root: Path, file: str, bits: Sequence[int]) -> tuple[Counter[str], list[str]]:
-    """Flip each of `bits` of `file`, in a child process. Returns how often what happened ("dead": by a signal, or after
-    a minute), and where something raised or died."""
+    """Flip each of `bits` of `file`, in a child process. Return the count of each outcome ("dead": killed by a signal,
+    or after a minute), and the places where something raised or died."""
     counts, notes, rest = Counter[str](), [], list(bits)
     expected = samples(root, True)
     while rest:
@@ -154,7 +154,7 @@ def try_flips(root: Path, file: str, bits: Sequence[int]) -> tuple[Counter[str],
 
 
 def data_files(root: Path) -> list[str]:
-    """Every file of a dataset, from its folder."""
+    """Return every file of a dataset, relative to its folder."""
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""Sources of other programs: LMDBs, tars and Parquet files with small pictures in them."""
+"""Sources that other programs write: LMDBs, tars and Parquet files with small pictures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FIXTURES = Path(__file__).parent.parent / "fixtures" / "imports"
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
-    """An encoded picture, of a size of its own for each number below 50."""
+    """Return an encoded picture; each number below 50 has another size."""
     buffer = io.BytesIO()
     Image.fromarray(smooth_image(20, 24 + number % 50, seed=number)).save(buffer, kind)
     return buffer.getvalue()
 
 
 def write_lmdb(path: Path, records: Mapping[str | bytes, bytes], *, subdir: bool = True, **options: object) -> Path:
-    """An LMDB as plain lmdb writes it, one record after the other."""
+    """Write an LMDB with plain lmdb, one record after the other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with lmdb.open(str(path), map_size=1 << 26, subdir=subdir, lib_version=0, **options) as env:
         with env.begin(write=True) as txn:
@@ -37,7 +37,7 @@ def write_lmdb(path: Path, records: Mapping[str | bytes, bytes], *, subdir: bool
 
 
 def text_recognition(path: Path, texts: Sequence[str]) -> Path:
-    """The layout of CRNN and its descendants."""
+    """Write the layout of CRNN and its descendants."""
     records: dict[str | bytes, bytes] = {}
     for number, text in enumerate(texts, 1):
         records[f"image-{number:09d}"] = picture(number)
@@ -61,7 +61,7 @@ def write_tar(path: Path, files: Sequence[tuple[str, bytes]], form: int = tarfil
 
 
 def tar_samples(count: int, first: int = 0) -> list[tuple[str, bytes]]:
-    """Pictures with a class each, as WebDataset lays them out."""
+    """Return pictures with a class each, as WebDataset lays them out."""
     return [
         file
         for number in range(first, first + count)
@@ -76,14 +76,14 @@ def write_parquet(path: Path, columns: Mapping[str, object], group_rows: int = 4
 
 
 def image_column(images: Sequence[bytes | None], paths: Sequence[str | None] | None = None) -> pa.Array:
-    """Hugging Face's {bytes, path}."""
+    """Return a column of Hugging Face's {bytes, path}."""
     names = paths or [None] * len(images)
     rows = [{"bytes": image, "path": name} for image, name in zip(images, names, strict=True)]
     return pa.array(rows, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
 
 def write_sources(folder: Path) -> None:
-    """What docs/imports.md imports."""
+    """Write the sources that docs/imports.md imports."""
     write_tar(folder / "SHARDS" / "shard-000000.tar", tar_samples(12))
     shutil.copytree(FIXTURES / "datasets", folder / "HUB")
     text_recognition(folder / "TEXT", ["Hello", "World"])

@@ -1,4 +1,4 @@
-"""JPEGs that Pillow does not write, and what may happen to one."""
+"""JPEGs that Pillow does not write, and damage to them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SAMPLINGS = {
     "4:1:1": (32, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411),
     "grey": (8, None),
 }
-"""Of each chroma subsampling the width of an MCU in pixels, and its name in OpenCV."""
+"""Width of an MCU in pixels, and OpenCV's name, by chroma subsampling."""
 ORDINARY = [name for name in SAMPLINGS if name != "4:1:1"]
-"""What the decoder takes and tiles may have."""
+"""Subsamplings that the decoder accepts and tiles may have."""
 
-compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+compiled = pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 
 
 def encoded(
     pixels: np.ndarray, sampling: str = "4:2:0", quality: int = 90, interval: int = 0, optimize: bool = False
 ) -> bytes:
-    """A JPEG with a restart marker after each `interval` MCUs."""
+    """Encode a JPEG with a restart marker after each `interval` MCUs."""
     options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval]
     options += [cv2.IMWRITE_JPEG_OPTIMIZE, int(optimize)]
     factor = SAMPLINGS[sampling][1]
@@ -51,21 +51,21 @@ def encoded(
 
 @lru_cache(maxsize=64)
 def plain(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
-    """A JPEG in tiles of `interval` MCUs, or of all of a shorter row, without an index."""
+    """Return a JPEG in tiles of `interval` MCUs, or of all of a shorter row, without an index."""
     mcus = -(-width // SAMPLINGS[sampling][0])
     interval = restart_interval(mcus) if interval is None else min(interval, mcus)
     return encoded(noisy_image(height, width, width), sampling, quality, interval)
 
 
 def tiled(height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int | None = None) -> bytes:
-    """The same with an index."""
+    """Return a JPEG in tiles with an index."""
     data = with_index(plain(height, width, sampling, quality, interval))
     assert data is not plain(height, width, sampling, quality, interval)
     return data
 
 
 def by_libjpeg(data: bytes | memoryview, mode: str | None = None, scale: int = 1) -> np.ndarray:
-    """As training reads it: strictly, so that a stray or a missing byte is an error."""
+    """Decode strictly, as for training: a stray or missing byte is an error."""
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
     mode = mode or ("GRAY" if colorspace == "Gray" else "RGB")
     size = (-(-height // scale), -(-width // scale)) if scale > 1 else (0, 0)
@@ -73,14 +73,14 @@ def by_libjpeg(data: bytes | memoryview, mode: str | None = None, scale: int = 1
 
 
 def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there is no compiler."""
+    """Disable the compiled code, as if there were no compiler."""
     monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=None))
     monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=None))
 
 
 @contextmanager
 def held_to(avx2: bool) -> Iterator[None]:
-    """Decode with AVX2, where there is, or without."""
+    """Decode with AVX2, if available, or without."""
     decoder = jpeg_decoder.compiled.trusted()
     assert decoder is not None
     decoder.use_avx2(avx2)
@@ -98,7 +98,8 @@ def with_bytes(data: bytes, at: int, value: bytes) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes, begin: int = 0, within: int | None = None) -> bytes:
-    """`whole`, of which bytes from `begin` to `within` are changed, lost or put in; it may be cut short, too."""
+    """Draw a damaged copy of `whole`: bytes from `begin` to `within` are changed, lost or inserted; it may also be
+    truncated."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(begin, max(begin, min(len(data), within or len(data)) - 1)))
@@ -117,12 +118,12 @@ JPEGS = {
     "metadata": saved(PHOTO, "JPEG", exif=oriented(6), icc_profile=b"p" * 70_000, comment=b"c", xmp=b"<x/>"),
     "MPO": saved(PHOTO, "MPO", save_all=True, append_images=[Image.fromarray(PHOTO[::-1])]),
 }
-"""Of 40 x 56 pixels, as encoders write them."""
+"""JPEGs of 40×56 pixels, as encoders write them."""
 
 
 @st.composite
 def boxes(draw: st.DrawFn, height: int, width: int, step: int = 1) -> tuple[int, int, int, int]:
-    """(top, left, height, width) within an image; edges are multiples of `step` or the image's own."""
+    """Draw (top, left, height, width) within an image; edges are multiples of `step` or edges of the image."""
     edges = []
     for side in (height, width):
         places = st.sampled_from([*range(0, side, step), side])

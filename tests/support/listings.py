@@ -1,4 +1,4 @@
-"""Small sources, and what a listing of one says."""
+"""Small sources, and the facts of their listings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ OUT = "a link out of the source; use --follow-links if you trust it"
 
 
 Make = Callable[[Path], Any]
-"""Makes a source in a folder, which is the current one, and returns its path."""
+"""A function that creates a source in the given current folder, and returns its path."""
 
 
 def make(root: Path, *files: str) -> Path:
-    """Make files below a folder; ``a/`` is a folder, ``a -> b`` a link, ``a = text`` a file that holds this text, and
-    not one byte."""
+    """Create files below a folder; ``a/`` is a folder, ``a -> b`` a link, ``a = text`` a file with this text instead of
+    one byte."""
     root.mkdir(parents=True, exist_ok=True)
     for file in files:
         name, _, target = file.partition(" -> ")
@@ -45,12 +45,12 @@ def files(*names: str) -> Make:
 
 
 def at(path: str, *names: str) -> Make:
-    """A path, among files of these names."""
+    """Return a maker of a path among files of these names."""
     return lambda folder: (make(folder, *names), path)[1]
 
 
 def table(text: str, *names: str, name: str = "t.csv") -> Make:
-    """A folder, and a label table beside it; ``{raw}`` in its text is the folder."""
+    """Return a maker of a folder and a label table next to it; ``{raw}`` in its text is the folder."""
 
     def write(folder: Path) -> Path:
         (folder / name).write_text(text.replace("{raw}", f"{folder}/raw"))
@@ -60,7 +60,7 @@ def table(text: str, *names: str, name: str = "t.csv") -> Make:
 
 
 def holding(name: str, content: bytes) -> Make:
-    """A folder with one file."""
+    """Return a maker of a folder with one file."""
     return lambda folder: ((make(folder / "raw") / name).write_bytes(content), folder / "raw")[1]
 
 
@@ -73,7 +73,7 @@ def in_lmdb(records: Mapping[str | bytes, bytes]) -> Make:
 
 
 def labelled(*labels: bytes, **more: bytes) -> Make:
-    """An LMDB of pictures with these labels."""
+    """Return a maker of an LMDB of pictures with these labels."""
     images: dict[str | bytes, bytes] = {f"image-{n:09d}": picture(n) for n in range(1, len(labels) + 1)}
     return in_lmdb(images | {f"label-{n:09d}": label for n, label in enumerate(labels, 1)} | more)
 
@@ -83,7 +83,7 @@ def in_parquet(name: str = "a", **columns: object) -> Make:
 
 
 def classes_in_parquet(*lists: Sequence[str], labels: Sequence[int] = (0, 1)) -> Make:
-    """Files a, b, ..., with labels that number these classes, as Hugging Face's ClassLabel."""
+    """Return a maker of files a, b, ..., with labels that number these classes, like Hugging Face's ClassLabel."""
 
     def write(folder: Path) -> Path:
         for file, names in zip("abc", lists, strict=False):
@@ -98,7 +98,7 @@ def classes_in_parquet(*lists: Sequence[str], labels: Sequence[int] = (0, 1)) ->
 
 
 def several(*makes: Make) -> Make:
-    """All of them in one folder."""
+    """Return a maker of all of these sources in one folder."""
     return lambda folder: [each(folder) for each in makes][-1]
 
 
@@ -123,7 +123,7 @@ def errors(source: Source) -> dict[str, str]:
 
 
 def facts(source: Source, *names: str) -> dict[str, Any]:
-    """What a source says, by the names of the functions here, of its attributes, and of its columns."""
+    """Return facts of a source: by the functions of this module, its attributes, or its columns of these names."""
     told: dict[str, Any] = {}
     for name in names:
         if name in globals():
@@ -134,16 +134,16 @@ def facts(source: Source, *names: str) -> dict[str, Any]:
 
 
 def listed(source: Source) -> list[dict[str, Any]]:
-    """The samples of containers, without where they lie."""
+    """Return the samples of containers, without their offsets."""
     return source.table.drop_columns(["source_nbytes", "source_mtime_ns", "container", "offset", "run"]).to_pylist()
 
 
 def values(source: Source) -> list[bytes]:
-    """The bytes of all samples."""
+    """Return the bytes of all samples."""
     reader = SourceReader(source.root)
     return [reader.read(file) for file in source.files(np.arange(len(source.table)))]
 
 
 def not_utf8(folder: Path, name: bytes) -> Path:
-    """A path whose name no text is."""
+    """Return a path whose name is not UTF-8."""
     return Path(os.fsdecode(os.fsencode(folder) + b"/" + name))

@@ -1,4 +1,5 @@
-"""A folder of images such as real ones hold some of: turned, of other colours, formats and names than they seem."""
+"""A folder of images with the oddities of real ones: rotated, with unusual colours and formats, and with wrong
+suffixes."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ ARITHMETIC = base64.b64decode(
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJBwYGCAsICQoKCgoK"
     "BggLDAsKDAkKCgr/yQALCAAIAAgBAREA/8wABgAQEAX/2gAIAQEAAD8A/wC5UE9+0si6i0qA9z1c/9k="
 )
-"""8 x 8 pixels of grey; no library at hand writes such."""
+"""8×8 grey pixels; no library at hand writes this format."""
 
 
 def mangled_files(height: int = 60, width: int = 90) -> dict[str, bytes]:
-    """Names and contents: 16 images, 3 rejects, and a file that is none and does not claim to be."""
+    """Return names and contents: 16 images, 3 rejects, and a file that is not an image and has no image suffix."""
     pixels = smooth_image(height, width, seed=3)
     photo, other = Image.fromarray(pixels), Image.fromarray(smooth_image(height, width, seed=4))
     deep = cv2.imencode(".png", pixels.astype(np.uint16) * 257)[1].tobytes()

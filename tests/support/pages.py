@@ -1,4 +1,4 @@
-"""Pages read by a parser that minds balance, and names that try to break out of them."""
+"""A parser that checks the balance of tags, and names that try to break out of pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 HOSTILE = [
     "<script>alert(1)<!--.jpg",
-    "<b",  # with the next one in it: <b/script>...
+    "<b",  # together with the next name: <b/script>...
     '"onload="alert(1)" x=".jpg',
     "'><img src=x onerror=alert(1)>.jpg",
     "{{ 7 * 7 }}{% raw %}.jpg",
@@ -17,7 +17,7 @@ HOSTILE = [
 
 
 class Balance(HTMLParser):
-    """Counts the tags that are opened and not closed, and gathers all attributes."""
+    """Parser that counts unclosed tags and collects all attributes."""
 
     void = ("meta", "img", "input", "rect", "line")
 

@@ -1,4 +1,4 @@
-"""Photographs with masks of class numbers beside them, as segmentation data sets have them."""
+"""Photographs with masks of class numbers, like those of segmentation data sets."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ WITH_MASKS = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), companions=(MASK,
 
 
 def mask_of(height: int, width: int, seed: int = 0, numbers: tuple[int, ...] = CLASS_NUMBERS) -> np.ndarray:
-    """Class numbers in areas of some pixels: uint8, or uint16 where a number needs it."""
+    """Return class numbers in areas of some pixels: uint8, or uint16 if a number needs it."""
     rng = np.random.default_rng(seed)
     areas = rng.choice(numbers, (-(-height // 3), -(-width // 3))).repeat(3, 0).repeat(3, 1)
     return areas[:height, :width].astype(np.uint16 if max(numbers) > 255 else np.uint8)
 
 
 def save_palette(path: Path, mask: np.ndarray) -> None:
-    """A palette PNG, whose colours are not its class numbers."""
+    """Save a palette PNG whose colours differ from its class numbers."""
     image = Image.fromarray(mask, "P")
     image.putpalette(np.random.default_rng(5).integers(0, 256, 768, np.uint8).tobytes())
     image.save(path)
 
 
 def make_pairs(folder: Path, count: int = 12) -> Path:
-    """``images/00.jpg`` and ``masks/00.png`` (a palette), ..., of sizes from 30 to 60 pixels."""
+    """Write ``images/00.jpg`` and ``masks/00.png`` (a palette), ..., of sizes from 30 to 60 pixels."""
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True)
     for number in range(count):
@@ -43,7 +43,7 @@ def make_pairs(folder: Path, count: int = 12) -> Path:
 
 
 def write_pairs(folder: Path) -> None:
-    """What docs/pairs.md builds from."""
+    """Write the source of docs/pairs.md."""
     make_pairs(folder / "SEG")
     rows = [f"images/{number:02}.jpg,masks/{number:02}.png\n" for number in range(0, 12, 2)]
     (folder / "seg.csv").write_text("path,seg\n" + "".join(rows))

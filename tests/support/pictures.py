@@ -1,4 +1,4 @@
-"""Pictures that tests make for themselves, and files of them."""
+"""Generated pictures, and files of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 
 def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """A smooth random picture, uint8 (height, width, 3): codecs change it little."""
+    """Return a smooth random picture, uint8 (height, width, 3), which codecs change little."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [
@@ -29,7 +29,8 @@ def smooth_image(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def noisy_image(height: int, width: int, seed: int = 0) -> np.ndarray:
-    """Waves, noise over the whole range, and a flat part, uint8 (height, width, 3): every pixel tells, colours too."""
+    """Return waves, noise over the whole range, and a flat area, uint8 (height, width, 3), in which every pixel
+    matters."""
     rng = np.random.default_rng(seed)
     noisy = smooth_image(height, width, seed).astype(int) + rng.integers(-90, 90, (height, width, 3))
     noisy[height // 2 :, : width // 3] = rng.integers(0, 256, 3)
@@ -37,7 +38,7 @@ def noisy_image(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def saved(image: Image.Image | np.ndarray, kind: str, **options: Any) -> bytes:
-    """A file of `image`, written by Pillow: of copies, since saving leaves something behind."""
+    """Return a file of `image`, written by Pillow from copies, because saving changes an image."""
     buffer = io.BytesIO()
     if "append_images" in options:
         options["append_images"] = [each.copy() for each in options["append_images"]]
@@ -50,7 +51,7 @@ def opened(data: bytes | memoryview) -> Image.Image:
 
 
 def oriented(value: int, maker: str | None = None) -> bytes:
-    """EXIF of this orientation, and of a maker."""
+    """Return EXIF with this orientation and maker."""
     exif = Image.Exif()
     exif[0x0112] = value
     if maker:
@@ -59,7 +60,7 @@ def oriented(value: int, maker: str | None = None) -> bytes:
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> int:
-    """By how much the two differ at most; they must have one shape."""
+    """Return the maximal difference of two arrays of the same shape."""
     assert one.shape == other.shape
     return int(np.abs(one.astype(int) - other).max())
 
@@ -69,12 +70,12 @@ def png_chunk(kind: bytes, payload: bytes) -> bytes:
 
 
 def with_chunk(png: bytes, kind: bytes, payload: bytes) -> bytes:
-    """`png` with this chunk behind its header."""
+    """Insert a chunk after the header of `png`."""
     return png[:33] + png_chunk(kind, payload) + png[33:]
 
 
 def gray_png(numbers: np.ndarray, bits: int, *chunks: bytes) -> bytes:
-    """A grey PNG of 1, 2, 4 or 8 bits, which Pillow does not write, with these chunks before its pixels."""
+    """Return a grey PNG of 1, 2, 4 or 8 bits, which Pillow does not write, with these chunks before its pixels."""
     rows = b""
     for row in numbers.astype(np.uint8):
         packed = np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]
@@ -85,7 +86,7 @@ def gray_png(numbers: np.ndarray, bits: int, *chunks: bytes) -> bytes:
 
 
 def save_image(path: Path, height: int = 40, width: int = 50, seed: int = 0, **options: Any) -> Path:
-    """Save a smooth random picture, in the format of the suffix. Makes the folder."""
+    """Save a smooth random picture in the format of the suffix. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(smooth_image(height, width, seed)).save(path, **options)
     return path

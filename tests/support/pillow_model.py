@@ -1,4 +1,4 @@
-"""What Pillow's `resize` computes of 8-bit pixels, slowly, in whole numbers."""
+"""Slow model of Pillow's `resize` of 8-bit pixels, in integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BITS = 22
 
 Pixels = npt.NDArray[np.uint8]
 Weights = list[tuple[int, list[int]]]
-"""For each output pixel the first input pixel, and the weights of that and those behind it."""
+"""First input pixel of each output pixel, and the weights of it and the following ones."""
 
 
 def box(x: float) -> float:
@@ -52,7 +52,7 @@ FILTERS: dict[str, tuple[Callable[[float], float], float]] = {
     "box": (box, 0.5), "bilinear": (bilinear, 1.0), "hamming": (hamming, 1.0), "bicubic": (bicubic, 2.0),
     "lanczos": (lanczos, 3.0),
 }  # fmt: skip
-"""The weight at a distance, and the largest distance that has one."""
+"""Functions of the weight at a distance, and their radius."""
 
 
 def weights_of(inputs: int, begin: float, end: float, outputs: int, filter: str) -> Weights:
@@ -75,7 +75,7 @@ def weights_of(inputs: int, begin: float, end: float, outputs: int, filter: str)
 
 
 def one_pass(pixels: Pixels, found: Weights) -> Pixels:
-    """Along axis 1; rounded to 8 bits."""
+    """Resize along axis 1 and round to 8 bits."""
     result = np.empty((pixels.shape[0], len(found), *pixels.shape[2:]), np.uint8)
     for output, (first, weights) in enumerate(found):
         part = pixels[:, first : first + len(weights)].astype(np.int64)
@@ -92,8 +92,8 @@ def resize(
     vertical_first: bool = False,
     alpha: bool = False,
 ) -> Pixels:
-    """`pixels` (height, width) or (height, width, channels) to `size` (height, width), as presize.codecs.pillow_resize
-    has it."""
+    """Resize `pixels` (height, width) or (height, width, channels) to `size` (height, width), like
+    presize.codecs.pillow_resize."""
     if alpha:
         covering = pixels[:, :, 3:].astype(np.int64)
         premultiplied = np.dstack(((2 * covering * pixels[:, :, :3] + 255) // 510, covering)).astype(np.uint8)
@@ -116,7 +116,7 @@ def resize(
 
 
 class RowSink(ctypes.Structure):
-    """That of presize/codecs/row_sink.h."""
+    """The structure of presize/codecs/row_sink.h."""
 
     _fields_ = (
         ("height", ctypes.c_int64),
@@ -128,7 +128,7 @@ class RowSink(ctypes.Structure):
 
 
 def give_rows(capsule: object, pixels: Pixels, rows: int) -> None:
-    """Give an image to a row sink, up to 31 `rows` at a time, as a decoder does."""
+    """Pass an image to a row sink, up to 31 `rows` at a time, like a decoder."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     sink = RowSink.from_address(pointer_of(capsule, b"presize.codecs.row_sink"))

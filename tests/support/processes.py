@@ -1,4 +1,4 @@
-"""Python programs that tests run in a process of their own: to limit it, to fork it, to let it hang."""
+"""Python programs that tests run in other processes, to limit, fork or hang them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 
 
 def run_python(script: str, *args: object, timeout_s: float = 60, stdin: str = "", within: Sequence[str] = ()) -> str:
-    """What `script`, with `args` as its sys.argv[1:], prints, started by the command `within`. Fails with what it says
-    when it fails."""
+    """Return the output of `script`, with `args` as its sys.argv[1:], started by the command `within`. Fails with its
+    standard error if it fails."""
     return _run([*within, sys.executable, "-c", dedent(script), *map(str, args)], timeout_s, stdin)
 
 
 def run_file(file: Path, script: str, *args: object, timeout_s: float = 60) -> list[str]:
-    """The lines that `script` prints, which is written to `file` first: spawn and forkserver need one."""
+    """Write `script` to `file`, as spawn and forkserver need, and return the lines that it prints."""
     file.write_text(dedent(script))
     return _run([sys.executable, str(file), *map(str, args)], timeout_s).splitlines()
 
@@ -41,8 +41,8 @@ def run_command(
     env: Mapping[str, str] | None = None,
     cwd: Path = Path("/"),  # the source tree would stand before what is installed
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command`, with `env` added to the environment, and nothing of it outlives this call: subprocess.run kills
-    only the process that it started, and then waits for the pipes, which that one's workers hold, for ever."""
+    """Run `command` with `env` added to the environment, and kill all of its processes at the end. subprocess.run kills
+    only the process that it started, and then waits forever for pipes that its workers hold."""
     command = [str(part) for part in command]
     process = subprocess.Popen(
         command,
@@ -68,15 +68,15 @@ def run_command(
 
 
 def run_two_ranks(script: Path, *args: object) -> None:
-    """`script` in two ranks of torchrun, which meet on the loopback interface: a machine's name need not resolve."""
+    """Run `script` in two ranks of torchrun on the loopback interface: a machine's name need not resolve."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
     ran = run_command([sys.executable, *torchrun, script, *args], timeout_s=300, env={"GLOO_SOCKET_IFNAME": "lo"})
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 
 def fork(work: Callable[[], int]) -> int:
-    """The PID of a child of this process whose exit code is what `work` returns, or 1 if it raises: a child that went
-    on as a second test runner would make the first one hang."""
+    """Fork a child and return its PID. Its exit code is the result of `work`, or 1 if it raises: a child that continued
+    as a second test runner would hang the first one."""
     child = os.fork()
     if child:
         return child
@@ -92,7 +92,7 @@ def fork(work: Callable[[], int]) -> int:
 
 @functools.cache
 def mount_namespace() -> tuple[str, ...] | None:
-    """A command that runs another one where it may mount what only it sees; None where there is no such thing."""
+    """Return a command prefix that runs a command in its own mount namespace; None if that is not possible."""
     for command in (("unshare", "-m"), ("unshare", "-rm")):
         try:
             tried = subprocess.run(
@@ -106,22 +106,22 @@ def mount_namespace() -> tuple[str, ...] | None:
 
 
 def with_dev_shm(options: str) -> list[str]:
-    """A command that runs another one with a /dev/shm of its own, mounted with these options of tmpfs. Skips the test
-    where that may not be."""
+    """Return a command prefix that runs a command with its own /dev/shm, mounted with these tmpfs options. Skips the
+    test if that is not permitted."""
     command = mount_namespace()
     if command is None:
-        pytest.skip("this machine gives no private mount namespace (unshare -m)")
+        pytest.skip("private mount namespaces are not available (unshare -m)")
     return [*command, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"', "sh"]
 
 
 @contextmanager
 def pids_group() -> Iterator[Path]:
-    """A new control group that can limit processes. Skips the test where none can be made."""
+    """Create a control group that can limit processes. Skips the test if that is not possible."""
     group = Path(f"/sys/fs/cgroup/pids/presize-test-{os.getpid()}")
     try:
         group.mkdir()
     except OSError:
-        pytest.skip("this machine lets nobody limit processes by a control group")
+        pytest.skip("control groups that limit processes are not available")
     try:
         yield group
     finally:
@@ -129,7 +129,7 @@ def pids_group() -> Iterator[Path]:
 
 
 def is_running(pid: int) -> bool:
-    """True unless the process has ended, whether or not its parent has noticed."""
+    """Return False if the process has ended, even if its parent has not waited for it."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -137,25 +137,26 @@ def is_running(pid: int) -> bool:
 
 
 def _running(place: int, value: int) -> list[int]:
-    """The processes that run and have this value behind their name in /proc/PID/stat: state, parent, group, session."""
+    """Return the running processes with this value after their name in /proc/PID/stat: state, parent, group,
+    session."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # it has ended
             stat = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
             found += [int(name)] if stat[0] != "Z" and int(stat[place]) == value else []
     return found
 
 
 def in_session(session: int) -> list[int]:
-    """The processes of a session that run."""
+    """Return the running processes of a session."""
     return _running(3, session)
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process that run."""
+    """Return the running children of a process."""
     return _running(1, pid)
 
 
 def workers_of(build: int) -> list[int]:
-    """The worker processes of a build."""
+    """Return the worker processes of a build."""
     return [pid for pid in children(build) if b"presize.system" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -1,4 +1,4 @@
-"""ICC profiles that tests make for themselves."""
+"""Generated ICC profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from PIL import ImageCms
 
 
 def profile(space: bytes, tags: dict[bytes, bytes], kind: bytes = b"mntr", pcs: bytes = b"XYZ ") -> bytes:
-    """An ICC profile, version 2, of these tags."""
+    """Return an ICC profile, version 2, with these tags."""
     white = b"XYZ " + bytes(4) + struct.pack(">3i", 63190, 65536, 54061)
     name = b"made for a test\0"
     tags = {b"desc": b"desc" + bytes(4) + struct.pack(">I", len(name)) + name + bytes(78), b"wtpt": white, **tags}
@@ -30,14 +30,14 @@ _PRIMARIES = [(0.4360, 0.2225, 0.0139), (0.3851, 0.7169, 0.0971), (0.1431, 0.060
 
 
 def display_profile(gamma: float, order: tuple[int, int, int] = (0, 1, 2)) -> bytes:
-    """sRGB's primaries, in this order, with a plain gamma."""
+    """Return a profile of sRGB's primaries, in this order, with a plain gamma."""
     colors = [b"XYZ " + bytes(4) + struct.pack(">3i", *(round(v * 65536) for v in _PRIMARIES[i])) for i in order]
     tags = dict(zip((b"rXYZ", b"gXYZ", b"bXYZ"), colors, strict=True))
     return profile(b"RGB ", {**tags, **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve(gamma))})
 
 
 def black_only_profile() -> bytes:
-    """A CMYK profile by which cyan, magenta and yellow inks are not to be seen."""
+    """Return a CMYK profile in which cyan, magenta and yellow inks are invisible."""
     straight = bytes(range(256))
     corners = b"".join(bytes((0 if black else 255, 128, 128)) for _ in range(8) for black in (0, 1))
     matrix = struct.pack(">9i", 65536, 0, 0, 0, 65536, 0, 0, 0, 65536)

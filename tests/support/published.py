@@ -1,4 +1,4 @@
-"""Small data sets with the files and lists that well-known ones are published with."""
+"""Small data sets with the files and lists of well-known ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CITIES = ("train/aachen/aachen_000000_000019", "val/lindau/lindau_000000_000019"
 
 
 def _mask() -> bytes:
-    """A mask of the size of pictures."""
+    """Return a mask of the size of pictures."""
     with Image.open(io.BytesIO(picture(0))) as image:
         mask = Image.new("L", image.size, 3)
     content = io.BytesIO()
@@ -25,7 +25,7 @@ def _mask() -> bytes:
 
 
 def write(folder: Path, *names: str) -> None:
-    """Write files: images by their suffix, masks of their size where that is .png, and others that hold no image."""
+    """Write files by their suffix: images, masks of the same size for .png, and other files."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def text(path: Path, *lines: str) -> None:
 
 
 def write_lists(folder: Path) -> None:
-    """What docs/data.md builds from in "Lists as they are published"."""
+    """Write the sources of "Lists as they are published" in docs/data.md."""
     write(folder, *(f"data_256/{name}/00000001.jpg" for name in ("a/airfield", "b/bar")))
     text(folder / "places365_train_standard.txt", "/a/airfield/00000001.jpg 0", "/b/bar/00000001.jpg 1")
     write(folder, "food-101/images/apple_pie/1005649.jpg", "food-101/images/waffles/971843.jpg")
@@ -80,7 +80,7 @@ KINDS = {"images": "jpg", "masks": "png"}
 
 
 def write_layouts(folder: Path) -> None:
-    """Pairs, in folders named after the rows of the table in docs/pairs.md."""
+    """Write pairs in folders named after the rows of the table in docs/pairs.md."""
     write(folder / "images", "images/train/01.jpg", "masks/train/01.png", "images/val/01.jpg", "masks/val/01.png")
     write(folder / "a", "a/01_img.jpg", "a/01_masks.png", "b/01_img.jpg", "b/01_masks.png")
     write(folder / "train", *(f"{split}/{kind}/01.{end}" for split in ("train", "val") for kind, end in KINDS.items()))

@@ -1,4 +1,4 @@
-"""Commands to be disturbed: what is there before, and the command; how they end, and what must be there then."""
+"""Commands to disturb, the initial state of OUT, and the expected state after them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pictures import smooth_image
 from tampering import change_records
 
 Prepare = Callable[[Path, Path], None]
-"""Makes a source and what is in OUT before."""
+"""A function that creates a source and the initial OUT."""
 
 Command = Callable[..., list[object]]
-"""The arguments of the command that is disturbed, of the source, OUT, and options."""
+"""A function that returns the arguments of the disturbed command from the source, OUT, and options."""
 
 
 def photographs(folder: Path, names: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ def changed(*options: str) -> Prepare:
 
 
 def damaged(moves: bool, *options: str) -> Prepare:
-    """Datasets that lack a shard; it comes back under another name if it `moves`, since it has other bytes."""
+    """Prepare datasets that lack a shard. It gets another name if it `moves`, because its bytes differ."""
 
     def prepare(raw: Path, out: Path) -> None:
         built(*TWOS, *options)(raw, out)
@@ -78,7 +78,7 @@ def damaged(moves: bool, *options: str) -> Prepare:
 
 
 def derivable(raw: Path, out: Path) -> None:
-    """A dataset in the place of the source."""
+    """Build a dataset as the source."""
     built(*TWOS)(raw.with_name("photographs"), raw)
     assert not out.exists()
 
@@ -93,7 +93,7 @@ def parts(*done: str) -> Prepare:
 
 
 def crashed(before_the_end: int, *options: str) -> Prepare:
-    """A build that is killed so many changes of OUT before its end."""
+    """Prepare a build that is killed this many changes of OUT before its end."""
 
     def prepare(raw: Path, out: Path) -> None:
         fresh(raw, out)
@@ -134,11 +134,11 @@ NEVER_EMPTY = {
     "an update": [""],
     "an update of two sizes": ["32", "16"],
 }
-"""Scenarios in which there is a whole dataset at every moment, the old one or the new one: where, from OUT."""
+"""Scenarios with a complete dataset, the old or the new one, at every moment: its path relative to OUT."""
 
 
 class Scenario:
-    """A command in `folder`, of builds with the options `more`, that can be begun again and again."""
+    """A command in `folder`, of builds with the options `more`, that can be started again and again."""
 
     def __init__(self, name: str, folder: Path, *more: object) -> None:
         prepare, options, *other = SCENARIOS[name]
@@ -151,13 +151,13 @@ class Scenario:
         shutil.copytree(self._place, self._start)
 
     def restart(self) -> None:
-        """Put everything back as it was before the command."""
+        """Restore the state before the command."""
         shutil.rmtree(self._place)
         shutil.copytree(self._start, self._place)
 
     def finished(self) -> dict[str, str]:
-        """The files of OUT after the command has run undisturbed, after whatever was there. First without its flag,
-        since the flag would build anew what was published already."""
+        """Return the files of OUT after the undisturbed command. It first runs without its flag, which would rebuild a
+        published dataset."""
         plain = [option for option in self.command if option not in ("--overwrite", "--update")]
         code, said = run(plain)
         if code and plain != self.command:
@@ -166,6 +166,6 @@ class Scenario:
         return self.contents()
 
     def contents(self) -> dict[str, str]:
-        """The files of OUT; and its folders, since ImageFolder would take one that is left over for a class."""
+        """Return the files of OUT and its folders: ImageFolder would take a leftover folder for a class."""
         folders = (path.relative_to(self.out).as_posix() for path in self.out.rglob("*") if path.is_dir())
         return {**files(self.out), **dict.fromkeys(folders, "a folder")}

@@ -1,4 +1,4 @@
-"""Real servers on this machine: S3 by moto, HTTP, and a proxy before them that cuts connections."""
+"""Local servers: S3 by moto, HTTP, and a proxy before them that cuts connections."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from presize.remote.fetch import fetch_dataset
 
 BUCKET = "data"
 URL = f"s3://{BUCKET}/sets/64"
-"""Where tests/remote has a dataset."""
+"""The dataset of tests/remote."""
 SHARDS = BuildOptions(SMALL.image, shard_samples=8)
 UPDATE = RunOptions(engine="sequential", report=False, update=True)
 
 
 class StopError(Exception):
-    """Raised by a test where something is to end early."""
+    """Raised by tests to end something early."""
 
 
 def stop(*_: object) -> None:
@@ -35,19 +35,19 @@ def stop(*_: object) -> None:
 
 
 def fetched(url: str, folder: Path) -> dict[str, str]:
-    """The files of the dataset at `url`, by a copy of it in `folder`."""
+    """Copy the dataset at `url` to `folder`, and return its files."""
     fetch_dataset(url, folder)
     return files(folder)
 
 
 def names(url: str) -> list[str]:
-    """All that is at `url`."""
+    """List everything at `url`."""
     return [found.path for found in Bucket(url).list()]
 
 
 @contextmanager
 def s3(patch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of an S3 server with an empty bucket, to which the environment leads."""
+    """Run an S3 server with an empty bucket, with the environment pointing to it, and yield its port."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -63,7 +63,7 @@ def s3(patch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def point_to(patch: pytest.MonkeyPatch, port: int) -> None:
-    """Let the environment lead to an S3 server on this port."""
+    """Point the environment to an S3 server on this port."""
     patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     patch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -72,7 +72,7 @@ def point_to(patch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def upload(folder: Path, prefix: str) -> None:
-    """Put all files below a folder into the bucket of the environment."""
+    """Upload all files below a folder into the bucket of the environment."""
     import boto3
 
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
@@ -90,7 +90,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def http(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[int]:
-    """The port of a web server of `folder`, which knows no ranges."""
+    """Run a web server of `folder` without range requests, and yield its port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=os.fspath(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -104,8 +104,8 @@ def http(folder: Path, handler: type[_Quiet] = _Quiet) -> Iterator[int]:
 
 @contextmanager
 def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Event]]:
-    """The port of a web server of `folder` which never answers where `silent` is in the path, and an event for when it
-    was asked that."""
+    """Run a web server of `folder` that never answers requests with `silent` in the path. Yield its port, and an event
+    that is set by such a request."""
     asked, closing = threading.Event(), threading.Event()
 
     class Silent(_Quiet):
@@ -124,8 +124,8 @@ def silent_http(folder: Path, silent: str) -> Iterator[tuple[int, threading.Even
 
 
 class Proxy:
-    """Passes connections on to a port of this machine, and ends each after `most` bytes of answers, or `most_asked` of
-    requests; `cut` counts those. It leaves the header `left_out` out of requests and makes `damage` of answers; `asked`
+    """Proxy to a local port that cuts each connection after `most` bytes of answers, or `most_asked` bytes of requests,
+    and counts these in `cut`. It removes the header `left_out` from requests, and applies `damage` to answers. `asked`
     and `put` are the paths of requests, in order."""
 
     def __init__(self, port: int, most: int | None) -> None:
@@ -190,7 +190,7 @@ class Proxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Wait for the connections that are open, and take no more."""
+        """Wait for the open connections, and accept no more."""
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -199,7 +199,7 @@ class Proxy:
 
 
 def flipping(times: float) -> Callable[[bytes], bytes]:
-    """What damages so many JPEGs on their way, by one byte each."""
+    """Return a function that damages this many JPEGs in transit, by one byte each."""
     left = [times]
 
     def damage(answer: bytes) -> bytes:

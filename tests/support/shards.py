@@ -1,4 +1,4 @@
-"""Datasets that have nothing but their shard column, for orders that go by it."""
+"""Datasets that consist only of a shard column, for orders that depend on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from presize.store.dealing import assign_shards
 
 @dataclass(frozen=True)
 class Shards:
-    """`column` has the shard of each sample."""
+    """Dataset whose `column` is the shard of each sample."""
 
     column: npt.NDArray[np.int32]
 
@@ -30,7 +30,7 @@ class Shards:
 
 
 def dealt(samples: int, shards: int) -> Shards:
-    """Shards as a build deals them."""
+    """Return shards as a build assigns them."""
     column = np.empty(samples, np.int32)
     for shard, members in enumerate(assign_shards(samples, shards)):
         column[members] = shard

@@ -1,5 +1,5 @@
-"""Datasets with something wrong: copies in which the manifest, the index or the records are changed,
-and the sizes in the manifest follow, so that what is wrong lies where the test wants it."""
+"""Tampered datasets: copies with changes in the manifest, the index or the records. The sizes in the manifest follow,
+so that only the intended fault remains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manifest_values(root: Path) -> dict[str, Any]:
 
 
 def write_manifest(root: Path, values: dict[str, Any]) -> None:
-    """Write a manifest with these values and all hashes that such a one has: what is wrong with it lies elsewhere."""
+    """Write a manifest with these values and correct hashes."""
     identity = values.get("identity")
     if isinstance(identity, dict):
         if "classes" in values:
@@ -36,7 +36,7 @@ def write_manifest(root: Path, values: dict[str, Any]) -> None:
 
 
 def change_manifest(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """`change` the values of the manifest in place."""
+    """Apply `change` to the values of the manifest."""
     values = manifest_values(root)
     change(values)
     write_manifest(root, values)
@@ -47,14 +47,14 @@ def read_table(root: Path) -> pa.Table:
 
 
 def write_table(root: Path, table: pa.Table, rows_per_batch: int | None = None) -> None:
-    """Put `table` in the place of the index."""
+    """Replace the index by `table`."""
     with pa.OSFile(str(root / "index.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, rows_per_batch)
     index_has_changed(root)
 
 
 def reseal(root: Path) -> None:
-    """Make all sizes and hashes in the manifest right again, as somebody would who hides what was done."""
+    """Correct all sizes and hashes in the manifest, like someone who hides a change."""
 
     def change(values: dict[str, Any]) -> None:
         companions = [file for companion in values.get("companions", ()) for file in companion["shards"]]
@@ -71,7 +71,7 @@ def index_has_changed(root: Path) -> None:
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    """`table` with other `values` in a column that it has."""
+    """Replace the `values` of an existing column of `table`."""
     return table.set_column(table.column_names.index(name), name, values)
 
 
@@ -82,7 +82,7 @@ def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
 
 
 def change_offset(root: Path, name: str, row: int, offset: int) -> None:
-    """Let the text of `row` in a column of text begin elsewhere, as no Arrow writer would have it."""
+    """Move the start of the text of `row` in a text column, which no Arrow writer does."""
     column = read_table(root).column(name).combine_chunks()
     offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(column) + 1]
     content = (root / "index.arrow").read_bytes()
@@ -94,7 +94,8 @@ def change_offset(root: Path, name: str, row: int, offset: int) -> None:
 
 
 def rewrite_shards(root: Path, records: Callable[[int, list[bytes]], list[bytes]]) -> list[int]:
-    """Write each shard again, with what `records(shard, its records)` returns. Returns how many records each had."""
+    """Write each shard again with the result of `records(shard, its records)`. Return the number of records that each
+    had."""
     manifest, rows = manifest_values(root), []
     for number, shard in enumerate(manifest["shards"]):
         path = root / shard["file"]
@@ -111,8 +112,8 @@ def rewrite_shards(root: Path, records: Callable[[int, list[bytes]], list[bytes]
 
 
 def change_records(root: Path, change: Callable[[int, int, bytes], bytes], *, crc32: bool = True) -> None:
-    """Write each shard again, with the records that `change(shard, row, value)` returns. The index keeps their old
-    lengths; with `crc32` it gets their new CRC-32, so that readers take them."""
+    """Write each shard again with the records that `change(shard, row, value)` returns. The index keeps their old
+    lengths; with `crc32` it gets their new CRC-32, so that readers accept them."""
     sums: dict[tuple[int, int], int] = {}
 
     def changed(shard: int, values: list[bytes]) -> list[bytes]:
@@ -134,17 +135,17 @@ def _change_record(root: Path, sample: int, change: Callable[[bytes], bytes], cr
 
 
 def overwrite_value(root: Path, sample: int) -> None:
-    """Put zeros in the place of one stored image, as many as it has bytes."""
+    """Overwrite a stored image with as many zero bytes."""
     _change_record(root, sample, lambda value: bytes(len(value)), True)
 
 
 def flip_record(root: Path, sample: int) -> None:
-    """Flip one bit near the end of a stored image, as a disk might: the index keeps its CRC-32."""
+    """Flip one bit near the end of a stored image, like a failing disk: the index keeps its CRC-32."""
     _change_record(root, sample, lambda value: value[:-20] + bytes([value[-20] ^ 4]) + value[-19:], False)
 
 
 def repeat_samples(root: Path, times: int) -> None:
-    """Make a dataset `times` as long: each shard holds its records so many times over, and so does the index."""
+    """Repeat the records of each shard, and the index, `times` times."""
     table = read_table(root)
     rows = np.array(rewrite_shards(root, lambda _, values: values * times))[table["shard"].to_numpy()]
     kind = table.schema.field("row").type

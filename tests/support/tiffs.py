@@ -1,4 +1,4 @@
-"""TIFFs that Pillow does not write: of any bands, layouts and directories."""
+"""TIFFs that Pillow does not write, with any bands, layouts and directories."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def page(
     inner: Sequence[Page] = (),
     **tags: Sequence[int],
 ) -> Page:
-    """`pixels`, uint8 or uint16 (height, width, bands), as a page: in tiles of side `tile`, or strips of `rows`."""
+    """Return a page of `pixels`, uint8 or uint16 (height, width, bands), in tiles of side `tile`, or strips of
+    `rows`."""
     height, width, bands = pixels.shape
     size = pixels.itemsize
 
@@ -73,7 +74,7 @@ def page(
 
 
 def tiff(*pages: Page, order: str = "<", big: bool = False) -> bytes:
-    """A TIFF or BigTIFF of `pages`."""
+    """Return a TIFF or BigTIFF of `pages`."""
     place, counter = ("Q", "Q") if big else ("I", "H")
     data = bytearray((b"II" if order == "<" else b"MM") + struct.pack(order + "H", 43 if big else 42))
     data += struct.pack(order + "HH", 8, 0) if big else b""
@@ -86,7 +87,7 @@ def tiff(*pages: Page, order: str = "<", big: bool = False) -> bytes:
         return len(data) - len(content)
 
     def write(one: Page) -> tuple[int, int]:
-        """Returns where the directory is, and where its link to the next."""
+        """Return the offsets of the directory and of its link to the next."""
         tags: dict[int, Sequence[int]] = dict(one.tags)
         if one.inner:
             tags[330] = [write(sub)[0] for sub in one.inner]
@@ -110,5 +111,5 @@ def tiff(*pages: Page, order: str = "<", big: bool = False) -> bytes:
 
 
 def gradient(height: int, width: int, bands: int, dtype: Any = np.uint8) -> np.ndarray:
-    """(height, width, bands) of values that differ everywhere."""
+    """Return (height, width, bands) of values that differ everywhere."""
     return np.random.default_rng(bands).integers(0, np.iinfo(dtype).max, (height, width, bands), dtype, endpoint=True)

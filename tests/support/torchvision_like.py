@@ -1,4 +1,5 @@
-"""Transforms that presize takes for torchvision's, by their names, and an ImageFolder: for tests that need neither."""
+"""Transforms that presize takes for torchvision's, by their names, and an ImageFolder, for tests without
+torchvision."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class CenterCrop:
 
 
 class RandomHorizontalFlip:
-    """With p of 0 or 1, so that two runs can be compared."""
+    """Flip whose p is 0 or 1, so that two runs can be compared."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -57,7 +58,7 @@ class Normalize:
 
 
 def noisy(image: Any) -> torch.Tensor:
-    """Draws from each of the generators that libraries of transforms use."""
+    """Draw from each of the generators that transform libraries use."""
     drawn = [torch.rand(()).item(), torch.randn(()).item(), np.random.random(), random.random(), random.gauss(0, 1)]
     return torch.tensor([*drawn, int(np.asarray(image).sum())], dtype=torch.float64)
 
@@ -68,7 +69,7 @@ for kind in (Compose, CenterCrop, RandomHorizontalFlip, ToTensor, Normalize):
 
 
 def _transform(name: str, attributes: dict[str, Any]) -> Any:
-    """One that was pickled: a module of that name would be looked for in vain."""
+    """Return an unpickled transform: there is no module of that name to look it up."""
     kind: Any = globals()[name]
     transform = kind.__new__(kind)
     vars(transform).update(attributes)
@@ -76,7 +77,7 @@ def _transform(name: str, attributes: dict[str, Any]) -> Any:
 
 
 class LikeImageFolder(Dataset[Any]):
-    """What ImageFolder does with a transform, of images in memory."""
+    """Dataset of images in memory that applies a transform like ImageFolder."""
 
     def __init__(self, pairs: Any, transform: Callable[[Any], Any] | None = None) -> None:
         self.pairs = list(pairs)

@@ -1,4 +1,4 @@
-"""torchvision, where it is installed, for tests that compare with it."""
+"""torchvision, if installed, for tests that compare with it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SHIM = Path(__file__).parents[2] / "benchmarks" / "peers" / "torchvision_shim.p
 
 
 def torchvision_or_skip() -> tuple[Any, Any]:
-    """torchvision.transforms and torchvision.transforms.v2; without them the module is skipped."""
+    """Return torchvision.transforms and torchvision.transforms.v2; skip the module if they are missing."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own extensions, which transforms do not need
+        warnings.simplefilter("ignore")  # about its own extensions, which transforms do not need
         try:
             runpy.run_path(str(_SHIM))
             from torchvision import transforms

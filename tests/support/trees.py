@@ -1,4 +1,4 @@
-"""Made-up /proc and /sys, in the formats that Linux writes."""
+"""Fake /proc and /sys trees, in the formats of Linux."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_tree(root: Path, files: Mapping[str, str]) -> Path:
-    """A folder with these files; what begins with ``->`` is a link."""
+    """Create a folder with these files; content that begins with ``->`` makes a link."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def write_tree(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def block_device(folder: str, rotational: int, model: str = "", partition: str = "") -> dict[str, str]:
-    """The files of one disk in /sys/devices."""
+    """Return the files of one disk in /sys/devices."""
     files = {f"{folder}/queue/rotational": f"{rotational}\n"}
     if model:
         files[f"{folder}/device/model"] = f"{model:40}\n"
@@ -32,5 +32,5 @@ def block_device(folder: str, rotational: int, model: str = "", partition: str =
 def roots(
     tmp_path: Path, proc: Mapping[str, str] | None = None, sys: Mapping[str, str] | None = None
 ) -> tuple[Path, Path]:
-    """A /proc and a /sys with these files."""
+    """Create a /proc and a /sys with these files."""
     return write_tree(tmp_path / "proc", proc or {}), write_tree(tmp_path / "sys", sys or {})

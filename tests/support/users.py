@@ -1,4 +1,4 @@
-"""Other users of the machine, and folders that they share; and file systems without locks."""
+"""Other users of the machine, shared folders, and file systems without locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs to be another u
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder of GROUP, and so is all that is made in it. Not in pytest's, which nobody else may enter."""
+    """Yield a folder of GROUP, which its new files inherit. It is not in pytest's folder, which no other user may
+    enter."""
     with tempfile.TemporaryDirectory() as above:
         os.chmod(above, 0o755)
         folder = Path(above, "shared")
@@ -31,7 +32,7 @@ def shared_folder() -> Iterator[Path]:
 
 @contextmanager
 def user(number: int, umask: int = 0o007) -> Iterator[None]:
-    """What runs in the block runs as a user of GROUP."""
+    """Run the block as a user of GROUP."""
     groups, before = os.getgroups(), os.umask(umask)
     os.setgroups([])
     os.setegid(GROUP)
@@ -47,7 +48,7 @@ def user(number: int, umask: int = 0o007) -> Iterator[None]:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root is stopped by the modes of files, too, in this thread: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+    """Apply file modes to root, too, in this thread: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
     header, before, now = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
     libc = ctypes.CDLL(None)
     libc.capget(header, before)
@@ -61,7 +62,7 @@ def without_privileges() -> Iterator[None]:
 
 
 def without_locks(patch: pytest.MonkeyPatch, number: int = errno.ENOSYS) -> None:
-    """Let flock fail as it does on Lustre that was mounted without -o flock."""
+    """Let flock fail as on Lustre mounted without -o flock."""
 
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""Child processes: they run functions, and whatever ends them is said."""
+"""Child processes: they run functions, and errors report how they ended."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def child() -> Iterator[Child]:
     made.close()
 
 
-def test_a_child_returns_what_a_function_returns(child: Child) -> None:
+def test_a_child_returns_the_result_of_a_function(child: Child) -> None:
     assert child.call(os.getpid) != os.getpid()
     assert child.call(divmod, 17, 5) == (3, 2)
 
 
-def test_an_error_is_raised_here_and_the_child_goes_on(child: Child) -> None:
+def test_an_error_is_raised_in_the_parent_and_the_child_continues(child: Child) -> None:
     with pytest.raises(ImageError) as caught:
         child.call(errands.complain)
     assert str(caught.value) == "it is broken"
@@ -44,11 +44,11 @@ def test_an_error_is_raised_here_and_the_child_goes_on(child: Child) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_numpy_starts_no_threads_in_it(child: Child) -> None:
-    """As many for each core as there are cores, on a machine that runs a child on each."""
-    assert len(child.call(errands.threads_with_numpy)) == 2  # its own, and the one that watches its parent
+    """By default, it would start a thread per core in each child, and there is a child per core."""
+    assert len(child.call(errands.threads_with_numpy)) == 2  # its main thread, and the one that watches its parent
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is told to glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is set in glibc")
 def test_it_keeps_the_memory_of_a_record_for_the_next(child: Child) -> None:
     records, nbytes = 64, 32_768
     assert child.call(errands.pages_taken, records, nbytes, 20) < 3 * records * nbytes / mmap.PAGESIZE
@@ -58,7 +58,7 @@ def test_it_keeps_the_memory_of_a_record_for_the_next(child: Child) -> None:
     ("function", "arguments", "said", "code"),
     [(errands.die, (), "SIGSEGV", -signal.SIGSEGV), (errands.end, (5,), "exit code 5", 5)],
 )
-def test_what_ends_it_is_named_each_time(
+def test_its_end_is_explained_each_time(
     child: Child, function: Callable[..., object], arguments: tuple[int, ...], said: str, code: int
 ) -> None:
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:
     timer.join()
 
 
-def test_one_that_is_stopped_is_killed_and_that_is_said() -> None:
+def test_a_stopped_child_is_killed_with_a_message() -> None:
     with closing(Child(silent_s=1)) as child:
         threading.Timer(0.2, os.kill, (child.pid, signal.SIGSTOP)).start()
         with pytest.raises(ChildStoppedError, match=r"^it gave no sign of life for 1 s$"):
@@ -84,7 +84,7 @@ def test_one_that_is_stopped_is_killed_and_that_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_one_that_is_slow_is_waited_for() -> None:
+def test_a_slow_child_is_waited_for() -> None:
     with closing(Child(silent_s=1)) as child:
         child.call(time.sleep, 3)
 
@@ -95,7 +95,7 @@ def test_it_leaves_signals_of_terminals_and_schedulers_to_its_parent(number: sig
     assert child.call(abs, -1) == 1
 
 
-def test_a_limit_on_threads_keeps_one_from_starting_without_a_traceback(
+def test_a_limit_on_threads_that_prevents_its_start_gives_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fail = """def fail(_): raise RuntimeError("can't start new thread")"""

@@ -1,4 +1,4 @@
-"""Locks on files: alone or shared, waited for or not, of a file that is removed meanwhile, and among many processes."""
+"""File locks: exclusive or shared, blocking or not, on a file that is removed meanwhile, and among many processes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from presize.system.child import Child, ChildDiedError
 from presize.system.locks import RWLock, file_lock, is_alone
 
 
-def test_a_shared_lock_is_held_by_many_and_keeps_others_out(tmp_path: Path) -> None:
+def test_a_shared_lock_is_held_by_many_and_excludes_others(tmp_path: Path) -> None:
     with file_lock(tmp_path / "lock", shared=True) as held, file_lock(tmp_path / "lock", shared=True):
         assert not is_alone(held)
         with pytest.raises(BlockingIOError), file_lock(tmp_path / "lock"):
             pass
 
 
-def test_the_last_of_many_becomes_alone(tmp_path: Path) -> None:
+def test_the_last_of_many_becomes_exclusive(tmp_path: Path) -> None:
     with file_lock(tmp_path / "lock", shared=True) as held:
         assert is_alone(held)
         with pytest.raises(BlockingIOError), file_lock(tmp_path / "lock", shared=True):
             pass
 
 
-def test_whoever_waited_for_a_lock_that_was_removed_holds_the_new_one(tmp_path: Path) -> None:
+def test_a_waiter_for_a_lock_that_was_removed_holds_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
 
     def wait() -> None:
@@ -69,7 +69,7 @@ def wait_for(log: Path, line: str) -> None:
         time.sleep(0.01)
 
 
-def test_those_who_share_are_in_together_and_one_alone_has_nobody_beside_it(file: int, log: Path) -> None:
+def test_shared_holders_overlap_and_an_exclusive_one_is_alone(file: int, log: Path) -> None:
     def visit(name: str, seconds: float, alone: bool) -> None:
         child = Child(keep=[file])
         try:
@@ -95,22 +95,22 @@ def test_those_who_share_are_in_together_and_one_alone_has_nobody_beside_it(file
     assert together > 1
 
 
-def test_whoever_stays_lets_others_be_alone_when_it_enters_again(file: int, log: Path) -> None:
+def test_a_holder_that_stays_lets_others_be_alone_when_it_enters_again(file: int, log: Path) -> None:
     lock, child = RWLock(file), Child(keep=[file])
     other = threading.Thread(target=child.call, args=(errands.visit, file, log, "alone", 0, True))
     lock.enter()
     other.start()
-    while os.pread(file, 1, 0) != b"\1":  # it waits
+    while os.pread(file, 1, 0) != b"\1":  # until it waits
         time.sleep(0.01)
     assert log.read_text() == ""
-    lock.enter()  # returns when the other has left
+    lock.enter()  # returns when the other holder has left
     assert log.read_text().splitlines() == ["alone in", "alone out"]
     lock.leave()
     other.join()
     child.close()
 
 
-def test_whoever_dies_while_it_is_alone_keeps_nobody_waiting(file: int, log: Path) -> None:
+def test_an_exclusive_holder_that_dies_keeps_nobody_waiting(file: int, log: Path) -> None:
     lock, child = RWLock(file), Child(keep=[file])
 
     def be_alone() -> None:

@@ -1,4 +1,4 @@
-"""What a machine has and a process may use, as made-up /proc and /sys trees tell it; and what this one has."""
+"""Resources of a machine and limits of a process, from fake /proc and /sys trees, and from this machine."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_limits_of_control_groups(
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
 
 
-def test_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
+def test_memory_is_the_kernels_figure(tmp_path: Path) -> None:
     swap = f"SwapTotal: {8 * MIB} kB\nSwapFree:  {6 * MIB} kB\n"
     memory = read_memory(*roots(tmp_path, {"meminfo": MEMINFO + swap}))
     assert (memory.total, memory.available, memory.limit) == (64 * GIB, 32 * GIB, None)
@@ -92,7 +92,7 @@ def test_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
     ],
     ids=["version 2", "version 1"],
 )
-def test_what_the_page_cache_of_a_group_holds_is_available(
+def test_the_page_cache_of_a_group_is_available_memory(
     mounts: str, own: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     limit, used, stat, prefix = names
@@ -105,7 +105,7 @@ def test_what_the_page_cache_of_a_group_holds_is_available(
     assert (memory.limit, memory.available) == (10 * GIB, 4 * GIB)
 
 
-def test_without_proc_memory_is_what_the_system_has(tmp_path: Path) -> None:
+def test_without_proc_memory_is_that_of_the_system(tmp_path: Path) -> None:
     memory = read_memory(tmp_path / "none", tmp_path / "none")
     assert (memory.total, memory.limit, memory.swap, memory.swap_used) == (None, None, None, None)
     assert memory.available > 0
@@ -115,7 +115,7 @@ def test_without_proc_memory_is_what_the_system_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("250000", 3), ("1000", 1), ("6400000", 4), ("max", 4)])
-def test_as_many_cores_are_usable_as_the_quota_allows_in_part_or_as_there_are(
+def test_usable_cores_are_limited_by_the_quota_including_fractions(
     quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.system.resources.allowed_cores", lambda: 4)
@@ -129,7 +129,7 @@ def test_without_affinity_all_cores_are_allowed(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_loaders_have_a_worker_for_each_usable_core(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_have_a_worker_per_usable_core(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presize.datasets.reading.workers.usable_cores", lambda: 3)
     data = LMDBDataset(dataset, crop=RandomResizedCrop(24), decode="tensor")
     assert Loader(data, 4).num_workers == 3
@@ -140,9 +140,9 @@ def test_loaders_have_a_worker_for_each_usable_core(dataset: Path, monkeypatch: 
     ("soft", "shards", "reason"),
     [
         (1024, 512, "the usual limit: the other half is for the program"),
-        (10, 8, "fewer would open and close all the time"),
+        (10, 8, "fewer would be opened and closed all the time"),
         (1_048_576, 30_000, "as in containers: Linux allows a process 65,530 maps"),
-        (resource.RLIM_INFINITY, 30_000, "no limit on files is none on maps"),
+        (resource.RLIM_INFINITY, 30_000, "no limit on files means none on maps"),
     ],
 )
 def test_the_number_of_open_shards_follows_from_the_limits(
@@ -187,7 +187,7 @@ def test_a_cpu_has_a_model_instructions_and_cores(
     assert cpu.model == model if model else cpu.model
 
 
-def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
+def test_this_process_may_use_the_cores_to_which_it_is_bound() -> None:
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
@@ -198,7 +198,7 @@ def test_this_process_may_use_the_cores_it_is_bound_to() -> None:
 
 
 @pytest.mark.parametrize(("cores", "quota", "usable"), [(64, 2.5, 2.5), (2, 8.0, 2.0), (4, None, 4.0)])
-def test_the_time_of_no_more_cores_can_be_used_than_there_are_and_than_the_quota_is(
+def test_cpu_time_is_limited_by_the_number_of_cores_and_the_quota(
     cores: int, quota: float | None, usable: float
 ) -> None:
     assert Cpu("", None, cores, 64, quota).usable == usable
@@ -219,9 +219,9 @@ def test_limits_are_those_of_this_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("capabilities", "any_amount"), [("000001fffeffffff", True), ("00000000a80425fb", False)])
-def test_who_has_the_capability_may_lock_any_amount(capabilities: str, any_amount: bool, tmp_path: Path) -> None:
+def test_the_capability_permits_locking_any_amount(capabilities: str, any_amount: bool, tmp_path: Path) -> None:
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
-        pytest.skip("this machine has no limit")
+        pytest.skip("locking is not limited")
     proc, _ = roots(tmp_path, {"self/status": f"Name:\tpython\nCapEff:\t{capabilities}\n"})
     assert (read_limits(proc).locked_bytes is None) == any_amount
 
@@ -242,7 +242,7 @@ PIDS = {"self/mountinfo": "41 31 0:35 / /sys/fs/cgroup/pids rw - cgroup cgroup r
         (OSError(2, "No such file"), None),
     ],
 )
-def test_an_error_tells_of_the_limit_that_is_nearest(error: Exception, said: str | None, tmp_path: Path) -> None:
+def test_an_error_names_the_nearest_limit(error: Exception, said: str | None, tmp_path: Path) -> None:
     groups = {
         "fs/cgroup/pids/pids.max": "1000\n", "fs/cgroup/pids/pids.current": "100\n",
         "fs/cgroup/pids/a/pids.max": "20\n", "fs/cgroup/pids/a/pids.current": "19\n",
@@ -266,7 +266,7 @@ def test_the_driver_and_its_gpus_are_known_without_torch(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("lanes", "expected"), [(16, (16, 16)), (None, ())])
-def test_pynvml_tells_the_lanes_where_it_is_installed(
+def test_pynvml_reports_the_lanes_if_installed(
     lanes: int | None, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NVMLError(Exception):
@@ -293,7 +293,7 @@ def test_cpu_time_of_this_process_grows_with_its_work() -> None:
     assert cpu_seconds() > before
 
 
-def test_a_child_counts_while_it_runs_and_a_pid_that_is_none_counts_for_nothing() -> None:
+def test_a_child_counts_while_it_runs_and_an_invalid_pid_counts_for_nothing() -> None:
     pid = os.fork()
     if pid == 0:
         sum(range(2_000_000))

@@ -1,4 +1,4 @@
-"""What is mounted where, and what a path is stored on, as made-up /proc and /sys trees tell it."""
+"""Mounts and the storage of a path, from fake /proc and /sys trees."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def test_a_path_is_on_the_disk_of_its_mount(
     assert (found.file_system, found.kind, found.device) == (file_system, kind, device), reason
 
 
-def test_a_link_is_followed_to_where_it_leads(tmp_path: Path) -> None:
+def test_a_link_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/nfs/data")
     proc = write_tree(tmp_path / "proc", {"self/mountinfo": MOUNTS})
     assert find_storage(tmp_path / "link", proc, tmp_path / "none").kind == "network"
 
 
-def test_disks_that_are_below_each_other_end_the_search(tmp_path: Path) -> None:
+def test_a_cycle_of_disks_ends_the_search(tmp_path: Path) -> None:
     loop = {"devices/dm-0/slaves/dm-0": "->../../dm-0", "devices/dm-0/queue/rotational": "0\n"}
     sys = write_tree(tmp_path / "sys", {"dev/block/253:0": "->../../devices/dm-0", **loop})
     proc = write_tree(tmp_path / "proc", {"self/mountinfo": MOUNTS})
     assert find_storage(Path("/logical"), proc, sys).kind == "ssd"
 
 
-def test_a_current_folder_that_was_removed_is_not_known() -> None:
+def test_a_removed_current_folder_is_unknown() -> None:
     script = """
         import os, tempfile
         from pathlib import Path
@@ -100,14 +100,14 @@ def test_a_current_folder_that_was_removed_is_not_known() -> None:
     assert run_python(script) == "unknown\n"
 
 
-def test_without_proc_the_storage_is_not_known(tmp_path: Path) -> None:
+def test_without_proc_the_storage_is_unknown(tmp_path: Path) -> None:
     assert read_mounts(tmp_path / "none") == ()
     found = find_storage(tmp_path, tmp_path / "none", tmp_path / "none")
     assert (found.file_system, found.kind, found.device) == (None, "unknown", None)
     assert found.window_bytes > 0 and window_bytes(tmp_path / "absent") == 128 << 10
 
 
-def test_this_machine_knows_where_its_files_are(tmp_path: Path) -> None:
+def test_this_machine_knows_the_storage_of_its_files(tmp_path: Path) -> None:
     if not Path("/proc/self/mountinfo").exists():
         pytest.skip("needs Linux")
     assert find_storage(tmp_path).file_system and window_bytes(tmp_path) % 1024 == 0
@@ -119,7 +119,7 @@ def mounts_of(tmp_path: Path, text: str) -> tuple[Mount, ...]:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "29 1 259:2 / /\n", "29 1 259:2 / / rw - ext4\n", "no mountinfo at all\n"])
-def test_a_line_of_another_form_is_left_out(text: str, tmp_path: Path) -> None:
+def test_a_malformed_line_is_skipped(text: str, tmp_path: Path) -> None:
     assert mounts_of(tmp_path, text) == ()
 
 
@@ -128,7 +128,7 @@ def escaped(name: str) -> str:
 
 
 @given(name=st.text(st.characters(exclude_characters="\0\r", codec="utf-8")))
-def test_any_name_comes_back_as_it_was(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_name_round_trips(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     line = f"1 0 8:1 / /{escaped(name)} rw - ext4 /dev/sda1 rw\n"
     assert [mount.point for mount in mounts_of(tmp_path_factory.mktemp("mounts"), line)] == [f"/{name}"]
 
@@ -141,8 +141,8 @@ PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda parts
 
 
 @given(points=st.lists(PATHS, max_size=6), path=PATHS)
-def test_the_innermost_mount_holds_a_path_and_the_last_of_those_at_one_place(points: list[str], path: str) -> None:
-    around = [str(folder) for folder in (Path(path), *Path(path).parents)]  # the nearest first
+def test_the_innermost_mount_holds_a_path_and_the_last_one_of_several_at_a_place(points: list[str], path: str) -> None:
+    around = [str(folder) for folder in (Path(path), *Path(path).parents)]  # nearest first
     nearest = next((folder for folder in around if folder in points), None)
     found = mount_of(path, [mount(point, str(number)) for number, point in enumerate(points)])
     if nearest is None:

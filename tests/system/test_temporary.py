@@ -1,4 +1,4 @@
-"""Temporary folders: removed with their owner, or by the next one."""
+"""Temporary folders: removed by their owner, or by the next one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_removed_with_its_block(place: Path) -> None:
+def test_a_folder_is_removed_at_the_end_of_its_block(place: Path) -> None:
     with temporary_folder("presize-test-") as folder:
         (folder / "file").touch()
         assert list(place.iterdir()) == [folder]

@@ -1,4 +1,4 @@
-"""Two ranks of torchrun that train as `two_ranks.py` has it."""
+"""Two ranks of torchrun that train with `two_ranks.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from processes import run_two_ranks
 
 @pytest.fixture
 def ranks(dataset: Path, tmp_path: Path) -> Callable[[str], list[Any]]:
-    """What each rank notes that trains in a way."""
+    """Return a function that trains in a given way, and returns the records of each rank."""
 
     def run(way: str) -> list[Any]:
         run_two_ranks(Path(__file__).with_name("two_ranks.py"), way, dataset, tmp_path)

@@ -35,7 +35,7 @@ def small(image: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(image.resize((24, 24))))
 
 
-def test_a_plain_dataloader_is_prepared_as_one_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
+def test_a_plain_dataloader_is_prepared_like_one_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
     export_dataset(dataset, tmp_path / "files")
     epochs = []
     for data in (FolderDataset(tmp_path / "files", small), LMDBDataset(dataset, small)):
@@ -65,7 +65,7 @@ def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_ta
 ) -> None:
     found, other = ranks("metrics")
     assert found == other
-    assert found["DataLoader"]["steps"] == 3  # of 7 batches, three at a time
+    assert found["DataLoader"]["steps"] == 3  # 7 batches, three at a time
     for name in ("DataLoader", "Loader None", "Loader pad", "make_loader None", "make_loader pad"):
         assert sorted(found[name]["gathered"]) == [*range(51)], name
         assert found[name]["steps"] == 3, name
@@ -76,7 +76,7 @@ def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_ta
     assert sorted(found["even"]["gathered"]) == [*range(50)]
 
 
-def test_the_rest_of_an_epoch_is_stepped_also_after_one_that_was_left_early(dataset: Path) -> None:
+def test_the_rest_of_an_epoch_is_stepped_even_after_one_left_early(dataset: Path) -> None:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=5)
     data = LMDBDataset(dataset, crop=CenterCrop(24))
     model = torch.nn.Linear(3, 1)
@@ -94,4 +94,4 @@ def test_the_rest_of_an_epoch_is_stepped_also_after_one_that_was_left_early(data
     steps(loader, 5)
     assert not accelerator.gradient_state.in_dataloader
     assert steps(loader) == expected
-    assert steps(loader, 7) == expected  # by trainers that ask for no more than len(loader)
+    assert steps(loader, 7) == expected  # by trainers that request only len(loader) batches

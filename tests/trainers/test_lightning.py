@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]
 
 
 class Seen(lightning.LightningModule):  # type: ignore[misc]
-    """A model that notes the batches of each kind of step."""
+    """A model that records the batches of each kind of step."""
 
     def __init__(self, save_after: tuple[int, int] | None = None, path: Path | None = None) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_fit_validate_and_test_read_every_epoch_once(make: Any, data: LMDBDatase
     trainer(tmp_path).fit(model, train, val)
     again, val_again = loaders(Loader, data)
     assert model.train_batches == [*map(digest, again), *map(digest, again)]
-    checks = model.val_batches[:2]  # before training, after which the epoch is left
+    checks = model.val_batches[:2]  # before training; this epoch is left early
     assert len(set(checks)) == 2 and len(model.val_batches) == 2 + 2 * 3
     trainer(tmp_path).validate(model, val)
     trainer(tmp_path).test(model, val)
@@ -97,7 +97,7 @@ def small(image: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(image.resize((24, 24)))).permute(2, 0, 1)
 
 
-def test_a_plain_dataloader_gives_the_batches_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
+def test_a_plain_dataloader_yields_the_batches_of_the_exported_files(dataset: Path, tmp_path: Path) -> None:
     export_dataset(dataset, tmp_path / "files")
     seen = []
     for data in (FolderDataset(tmp_path / "files", small), LMDBDataset(dataset, small)):
@@ -108,7 +108,7 @@ def test_a_plain_dataloader_gives_the_batches_of_the_exported_files(dataset: Pat
     assert seen[0] == seen[1] and len(set(seen[0])) == 2 * 7
 
 
-def test_epochs_may_be_cut_short(data: LMDBDataset, tmp_path: Path) -> None:
+def test_epochs_may_be_left_early(data: LMDBDataset, tmp_path: Path) -> None:
     train, val = loaders(Loader, data)
     model = Seen()
     options = {"limit_train_batches": 3, "limit_val_batches": 1, "num_sanity_val_steps": 0}

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with a Loader, by the wrapper that docs/training.md has."""
+"""Hugging Face's Trainer with a Loader, by the wrapper of docs/training.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NamedBatches(Loader):
 
 
 class Model(torch.nn.Module):
-    """Notes the labels of each batch."""
+    """A model that records the labels of each batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_it_trains_and_evaluates_from_loaders(dataset: Path, tmp_path: Path) -> 
     assert model.evaluated == expected(dataset, 1, crop=CenterCrop(24)) * 2
 
 
-def test_a_run_that_is_resumed_begins_its_epoch_again(dataset: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_restarts_its_epoch(dataset: Path, tmp_path: Path) -> None:
     first = trained(dataset, tmp_path, save_strategy="steps", save_steps=9, max_steps=9)
     assert first.trained == expected(dataset, 2, **TRAINING)[:9]
     resumed = trained(dataset, tmp_path, resume=True, save_strategy="no")

@@ -1,4 +1,4 @@
-"""Run under torchrun by the tests beside it: two ranks train in one of `WAYS`, and each notes what it was given."""
+"""Script that the tests run under torchrun: two ranks train in one of `WAYS`, and each records its samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from presize.errors import OptionError
 
 
 def plain(data: LMDBDataset) -> dict[str, Any]:
-    """The samples of two epochs with DistributedDataParallel, and the weights that they lead to."""
+    """Return the samples of two epochs with DistributedDataParallel, and the resulting weights."""
     torch.distributed.init_process_group("gloo")
     found: dict[str, Any] = {}
     torch.manual_seed(0)
@@ -26,7 +26,7 @@ def plain(data: LMDBDataset) -> dict[str, Any]:
         loader = make(data.subset(range(50)), 4, shuffle=True, seed=1, num_workers=1, last="pad")
         found[make.__name__] = []
         for epoch in range(2):
-            loader.sampler.set_epoch(epoch)  # as scripts written for DistributedSampler do
+            loader.sampler.set_epoch(epoch)  # as in scripts written for DistributedSampler
             found[make.__name__].append([])
             for images, numbers in loader:
                 found[make.__name__][-1] += numbers.tolist()
@@ -39,7 +39,7 @@ def plain(data: LMDBDataset) -> dict[str, Any]:
 
 
 def lightning(data: LMDBDataset) -> dict[str, Any]:
-    """The samples of two epochs of Lightning's Trainer."""
+    """Return the samples of two epochs of Lightning's Trainer."""
     import lightning.pytorch
 
     class Noting(lightning.pytorch.LightningModule):  # type: ignore[misc]
@@ -67,7 +67,7 @@ def lightning(data: LMDBDataset) -> dict[str, Any]:
     for make in (Loader, make_loader):
         model = Noting()
         trainer = lightning.pytorch.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, **quiet)
-        # Made before Lightning initializes torch.distributed, as in most scripts.
+        # Created before Lightning initializes torch.distributed, as in most scripts.
         train = make(data, 4, shuffle=True, seed=1, num_workers=1, drop_last=True)
         trainer.fit(model, train, make(data, 4, num_workers=0, drop_last=True))
         found[make.__name__] = model.epochs
@@ -75,7 +75,7 @@ def lightning(data: LMDBDataset) -> dict[str, Any]:
 
 
 def fabric(data: LMDBDataset) -> dict[str, Any]:
-    """The samples of two epochs under Fabric, of a Loader and of a loader that it has set up."""
+    """Return the samples of two epochs under Fabric, of a Loader and of a loader set up by Fabric."""
     import lightning.fabric
 
     fabric = lightning.fabric.Fabric(accelerator="cpu", devices=2, strategy="ddp")
@@ -100,7 +100,7 @@ def fabric(data: LMDBDataset) -> dict[str, Any]:
 
 
 def accelerate(data: LMDBDataset) -> dict[str, Any]:
-    """The samples of two epochs of prepared loaders, one of them made before the Accelerator."""
+    """Return the samples of two epochs of prepared loaders, one of them created before the Accelerator."""
     from accelerate import Accelerator
 
     options: dict[str, Any] = {"shuffle": True, "seed": 1, "num_workers": 1, "drop_last": True}
@@ -128,7 +128,7 @@ def accelerate(data: LMDBDataset) -> dict[str, Any]:
 
 
 def metrics(data: LMDBDataset) -> dict[str, Any]:
-    """For each way of ending an epoch the samples that gather_for_metrics() gives, and the steps of accumulate()."""
+    """Return the samples of gather_for_metrics() and the steps of accumulate() for each way of ending an epoch."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)

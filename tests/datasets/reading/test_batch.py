@@ -1,4 +1,4 @@
-"""Memory that batches travel in: a batch never changes while someone has it, and its memory is used again."""
+"""Shared memory of batches: a batch never changes while someone holds it, and memory is reused afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def memory() -> BatchMemory:
 
 
 def received(sent: Any) -> Any:
-    """What another process would get; here it is this one, through the same pipes."""
+    """Return what another process would receive, through the same pipes in this process."""
     return ForkingPickler.loads(ForkingPickler.dumps(sent))
 
 
@@ -61,7 +61,7 @@ def test_a_batch_arrives_as_a_plain_tensor_over_the_same_memory(format: TensorFo
     assert new_batch([format], 3)[1][0].shape == tensor.shape
 
 
-def test_memory_is_used_again_when_both_sides_have_let_go_of_it(memory: BatchMemory) -> None:
+def test_memory_is_reused_when_both_sides_have_released_it(memory: BatchMemory) -> None:
     (batch,) = filled(memory, 1)
     address, arrived = batch.data_ptr(), received(batch)
     del batch
@@ -71,7 +71,7 @@ def test_memory_is_used_again_when_both_sides_have_let_go_of_it(memory: BatchMem
     assert filled(memory, 3)[0].data_ptr() == address
 
 
-def test_memory_is_not_used_again_while_the_sender_still_reads_it(memory: BatchMemory) -> None:
+def test_memory_is_not_reused_while_the_sender_still_reads_it(memory: BatchMemory) -> None:
     view = filled(memory, 1)[0][0]
     assert (filled(memory, 2)[0] == 2).all() and (view == 1).all()
     (batch,) = filled(memory, 3)
@@ -80,7 +80,7 @@ def test_memory_is_not_used_again_while_the_sender_still_reads_it(memory: BatchM
     assert (filled(memory, 4)[0] == 4).all() and (batch == 3).all()
 
 
-def test_each_view_that_was_received_keeps_its_memory(memory: BatchMemory) -> None:
+def test_each_received_view_keeps_its_memory(memory: BatchMemory) -> None:
     sent = filled(memory, 10, views=3)
     addresses = {view.data_ptr() for view in sent}
     kept = received(sent)[2][1]
@@ -93,25 +93,25 @@ def test_each_view_that_was_received_keeps_its_memory(memory: BatchMemory) -> No
 
 
 @pytest.mark.parametrize("views", [1, 3])
-def test_a_batch_that_is_sent_again_and_again_stays_what_it_is(views: int, memory: BatchMemory) -> None:
+def test_a_batch_that_is_sent_repeatedly_stays_unchanged(views: int, memory: BatchMemory) -> None:
     batch = filled(memory, 1, views=views)
     arrived = [received(batch), received(batch)]
     assert all((view == 1 + number).all() for copy in arrived for number, view in enumerate(copy))
     second = arrived.pop()
     del arrived
-    others = [filled(memory, 9, views=views) for _ in range(3)]  # perhaps in the memory that the first has given back
+    others = [filled(memory, 9, views=views) for _ in range(3)]  # perhaps in the memory that the first one released
     for each in (second, received(batch)):
         assert all((view == 1 + number).all() for number, view in enumerate(each)) and len(others) == 3
 
 
-def test_what_is_computed_from_a_batch_is_a_plain_tensor_that_can_be_sent(memory: BatchMemory) -> None:
+def test_results_computed_from_a_batch_are_plain_tensors_that_can_be_sent(memory: BatchMemory) -> None:
     (batch,) = filled(memory, 5)
     for computed in (batch + 1, batch.float(), batch[:2], batch.clone()):
         assert type(computed) is torch.Tensor
         assert torch.equal(received(computed), computed)
 
 
-def test_few_pieces_are_kept_however_many_batches_are_held(memory: BatchMemory) -> None:
+def test_few_pieces_are_kept_for_any_number_of_held_batches(memory: BatchMemory) -> None:
     files = len(os.listdir("/proc/self/fd"))
     held = [received(filled(memory, value))[0] for value in range(30)]
     assert all((batch == value).all() for value, batch in enumerate(held))
@@ -119,7 +119,7 @@ def test_few_pieces_are_kept_however_many_batches_are_held(memory: BatchMemory) 
     for value in range(30):
         received(filled(memory, value))
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= files + 2 * 8 + 1  # each has two; one is of what passes them on
+    assert len(os.listdir("/proc/self/fd")) <= files + 2 * 8 + 1  # two per piece, and one of the object that sends them
 
 
 def test_all_rows_of_a_batch_in_their_order_are_collated_to_the_batch_itself() -> None:
@@ -128,14 +128,14 @@ def test_all_rows_of_a_batch_in_their_order_are_collated_to_the_batch_itself() -
     assert default_collate(rows_of(BATCH)) is BATCH
 
 
-def test_other_rows_are_stacked_as_they_are() -> None:
+def test_other_rows_are_stacked_unchanged() -> None:
     first, second = rows_of(BATCH)
     for rows in ([second, first], [first], [first, first], [first, rows_of(BATCH.clone())[1]], [first, second, first]):
         stacked = default_collate(rows)
         assert type(stacked) is torch.Tensor and torch.equal(stacked, torch.stack([row + 0 for row in rows]))
 
 
-def test_what_is_made_of_a_row_is_a_plain_tensor() -> None:
+def test_results_computed_from_a_row_are_plain_tensors() -> None:
     row = rows_of(BATCH)[1]
     for made in (row + 1, row.clone(), row[0], row.flip(1), received(row)):
         assert type(made) is torch.Tensor

@@ -1,4 +1,4 @@
-"""Orders: each sample once, well mixed, the same for ever; and the batches that ranks make of them."""
+"""Orders: each sample once, well mixed, the same in every release; and the batches of each rank."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def hosts_of(data: Shards, ranks: int, ranks_per_host: int, window: int = 8, see
 
 
 def read_by(order: ShardShuffled, host: int, epoch: int = 0, start: int = 0) -> npt.NDArray[np.int64]:
-    """What the ranks of a host read together of an epoch from global position `start`."""
+    """Return the samples that the ranks of a host read together in an epoch, from global position `start`."""
     assert order.ranks is not None and order.ranks_per_host is not None
     positions = np.arange(start, len(order))
     return order.samples(epoch, positions[positions % order.ranks // order.ranks_per_host == host])
 
 
 def z_score(counts: npt.NDArray[np.int64], expected: npt.NDArray[np.float64] | float) -> float:
-    """How many standard deviations chi-square lies above what chance gives."""
+    """Return the number of standard deviations of chi-square above its expectation."""
     freedom = len(counts) - 1
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
 
@@ -68,7 +68,7 @@ ORDERS: list[Order] = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
-def test_a_position_is_answered_alike_whatever_else_is_asked_for(order: Order) -> None:
+def test_the_sample_of_a_position_does_not_depend_on_other_queries(order: Order) -> None:
     for epoch in (0, 3):
         samples, keys = epoch_of(order, epoch), order.keys(epoch, np.arange(len(order)))
         some = np.array([4999, 0, 17, 17, 2500, 1])
@@ -86,20 +86,20 @@ def test_a_pickled_order_is_the_same_order(order: Order) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS[1:], ids=lambda order: type(order).__name__)
-def test_each_epoch_and_each_seed_has_an_order_of_its_own(order: Order) -> None:
+def test_each_epoch_and_each_seed_has_a_different_order(order: Order) -> None:
     epochs = [tuple(epoch_of(order, epoch)) for epoch in range(20)]
     seeds = [tuple(epoch_of(with_seed(order, seed))) for seed in (0, 1, 2, 2**63 - 1)]
     assert len({*epochs, *seeds}) == 24
 
 
 @pytest.mark.parametrize("order", ORDERS[:4], ids=lambda order: type(order).__name__)
-def test_without_replacement_a_visit_is_known_by_its_sample(order: Order) -> None:
+def test_without_replacement_the_key_of_a_visit_is_its_sample(order: Order) -> None:
     positions = np.arange(100)
     assert order.keys(1, positions).tolist() == order.samples(1, positions).tolist()
 
 
 @pytest.mark.parametrize("order", ORDERS[4:], ids=lambda order: type(order).__name__)
-def test_with_replacement_each_visit_has_a_key_that_no_sample_has(order: Order) -> None:
+def test_with_replacement_each_visit_has_a_key_that_is_no_sample(order: Order) -> None:
     keys = order.keys(1, np.arange(len(order)))
     assert len(set(keys)) == len(order)
     assert keys.min() >= order.population
@@ -111,7 +111,7 @@ def test_a_shuffle_has_every_sample_once(length: int, seed: int, epoch: int) -> 
 
 
 @given(length=st.integers(10**6, 2**48), seed=SEEDS)
-def test_any_part_of_a_long_shuffle_lies_inside_and_has_no_sample_twice(length: int, seed: int) -> None:
+def test_any_part_of_a_long_shuffle_is_in_range_and_has_no_sample_twice(length: int, seed: int) -> None:
     positions = np.r_[0:500, length // 2 : length // 2 + 500, length - 500 : length]
     samples = Shuffled(length, seed).samples(0, positions)
     assert len(set(samples)) == 1500
@@ -132,27 +132,27 @@ def test_any_part_of_a_long_shuffle_lies_inside_and_has_no_sample_twice(length: 
     ],
 )
 def test_the_order_of_a_seed_never_changes(order: Order, samples: list[int], reason: str) -> None:
-    """Or a run could not be resumed after an upgrade."""
+    """Otherwise a run could not be resumed after an upgrade."""
     assert order.samples(2, np.arange(6)).tolist() == samples, reason
 
 
 @pytest.mark.parametrize(
     ("length", "samples", "reason"),
     [
-        (1024, [485, 149, 626, 480, 501, 912], "the longest that is sorted"),
-        (1025, [1017, 506, 793, 97, 727, 859], "the shortest that is not"),
+        (1024, [485, 149, 626, 480, 501, 912], "the longest sorted one"),
+        (1025, [1017, 506, 793, 97, 727, 859], "the shortest unsorted one"),
         (1027, [813, 745, 554, 634, 741, 546], "its sides are 49 and 21, and 49 is the last that is tried"),
         (1056, [220, 40, 735, 129, 525, 948], "32 times 33: the longer side comes first"),
-        (1166, [594, 373, 1143, 1150, 1080, 1039], "53 times 22, but 53 is one more than is tried"),
+        (1166, [594, 373, 1143, 1150, 1080, 1039], "53 times 22, but 53 is one above the largest try"),
         (100202021, [74355669, 26215831, 90183449, 55526422, 87691415, 99736258], "the last of the 4,097 tries fits"),
-        (102490747, [79728985, 13406248, 2917561, 64748901, 94480232, 58327030], "one try more would fit better"),
+        (102490747, [79728985, 13406248, 2917561, 64748901, 94480232, 58327030], "one more try would fit better"),
     ],
 )
 def test_the_order_of_a_length_never_changes(length: int, samples: list[int], reason: str) -> None:
     assert Shuffled(length, seed=1).samples(2, np.arange(6)).tolist() == samples, reason
 
 
-def test_a_shuffle_takes_no_memory_for_its_length() -> None:
+def test_the_memory_of_a_shuffle_does_not_depend_on_its_length() -> None:
     order = Shuffled(2**40)
     tracemalloc.start()
     order.samples(0, np.arange(256))
@@ -165,29 +165,31 @@ def test_a_shuffle_takes_no_memory_for_its_length() -> None:
     ("length", "bins", "reason"),
     [(7, 7, "sorted"), (1000, 50, "sorted"), (1031, 64, "a prime, so that some walk"), (10**9, 64, "two long sides")],
 )
-def test_a_sample_lands_anywhere_alike_and_so_does_the_next_one_from_there(length: int, bins: int, reason: str) -> None:
+def test_a_sample_lands_anywhere_with_equal_probability_and_so_does_the_next_one_relative_to_it(
+    length: int, bins: int, reason: str
+) -> None:
     side = math.isqrt(length - 1) + 1
     positions = np.array([0, 1, side - 1, side, length - 1]) % length
     landed = np.array([permute(positions, length, (seed, 0, 0)) for seed in range(4000)])
     assert z_score(np.bincount(landed[:, 0] * bins // length, minlength=bins), 4000 / bins) < 4, reason
-    if length > 7:  # where a distance of 0 is a bin of its own
+    if length > 7:  # a distance of 0 is a separate bin
         distances = (landed[:, 1:] - landed[:, :1]) % length
         for column in distances.T:
             assert z_score(np.bincount(column * bins // length, minlength=bins), 4000 / bins) < 4, reason
 
 
-def test_a_shuffle_by_shards_stays_inside_a_window_of_shards() -> None:
+def test_a_shuffle_by_shards_stays_within_a_window_of_shards() -> None:
     data = dealt(5000, 20)
     order = ShardShuffled(data, seed=1, window=4)
-    visited = data.column[epoch_of(order)].reshape(5, 1000)  # 250 samples a shard
+    visited = data.column[epoch_of(order)].reshape(5, 1000)  # 250 samples per shard
     assert [len(set(group)) for group in visited] == [4] * 5
     assert len(set(visited.ravel())) == 20
-    # Mixed: shards follow one another as chance has it.
+    # Mixed: shards follow one another as by chance.
     assert (np.diff(visited[0]) == 0).mean() == pytest.approx(1 / 4, abs=0.05)
 
 
 @pytest.mark.parametrize("shard", [-1, 2**31 - 1])
-def test_a_shard_that_cannot_be_is_damage(shard: int) -> None:
+def test_an_invalid_shard_is_damage(shard: int) -> None:
     column = np.zeros(30, np.int32)
     column[7] = shard
     with pytest.raises(DatasetError, match=f"there is no shard {shard}"):
@@ -196,7 +198,7 @@ def test_a_shard_that_cannot_be_is_damage(shard: int) -> None:
 
 @st.composite
 def shared_shards(draw: st.DrawFn) -> tuple[Shards, ShardShuffled, int]:
-    """Shards of any sizes, an order that shares them over hosts, and how many hosts."""
+    """Draw shards of any sizes, an order that divides them among hosts, and the number of hosts."""
     sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=15))
     column = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     data = Shards(np.random.default_rng(draw(st.integers(0, 9))).permutation(column))
@@ -211,7 +213,7 @@ def test_hosts_together_have_every_sample_once(shared: tuple[Shards, ShardShuffl
 
 
 @given(shared=shared_shards(), epoch=st.integers(0, 9))
-def test_at_each_cut_between_hosts_one_shard_at_most_is_shared(
+def test_each_cut_between_hosts_divides_at_most_one_shard(
     shared: tuple[Shards, ShardShuffled, int], epoch: int
 ) -> None:
     data, order, hosts = shared
@@ -220,7 +222,7 @@ def test_at_each_cut_between_hosts_one_shard_at_most_is_shared(
 
 
 @given(shared=shared_shards(), epoch=st.integers(0, 9), at=st.floats(0, 1), choice=st.integers(0, 19))
-def test_the_ranks_of_a_host_read_the_groups_that_lie_ahead_and_nothing_else(
+def test_the_ranks_of_a_host_read_exactly_the_groups_ahead(
     shared: tuple[Shards, ShardShuffled, int], epoch: int, at: float, choice: int
 ) -> None:
     data, order, hosts = shared
@@ -238,7 +240,7 @@ def test_the_ranks_of_a_host_read_the_groups_that_lie_ahead_and_nothing_else(
     assert order.groups_ahead(epoch, start, rank) == (groups[group_of[left[0]] :] if left else [])
 
 
-def test_without_hosts_all_ranks_read_the_groups_that_lie_ahead() -> None:
+def test_without_hosts_all_ranks_read_the_groups_ahead() -> None:
     data = dealt(900, 9)
     order = ShardShuffled(data, seed=1, window=4)
     visited = data.column[epoch_of(order, 2)].reshape(3, 300)
@@ -247,13 +249,13 @@ def test_without_hosts_all_ranks_read_the_groups_that_lie_ahead() -> None:
         assert [set(group) for group in groups] == [set(group) for group in visited[first:]]
 
 
-def test_a_shard_without_samples_is_passed_over() -> None:
+def test_a_shard_without_samples_is_skipped() -> None:
     order = ShardShuffled(Shards(np.repeat(np.array([0, 5, 7], np.int32), 10)), seed=3, window=1)
     assert sorted(epoch_of(order)) == list(range(30))
     assert sorted(order.groups_ahead(0, 0)) == [[0], [5], [7]]
 
 
-def test_each_epoch_deals_the_shards_to_the_hosts_anew() -> None:
+def test_each_epoch_assigns_the_shards_to_hosts_again() -> None:
     data = dealt(6000, 60)
     order = hosts_of(data, ranks=4, ranks_per_host=2)
     parts = [set(data.column[read_by(order, 0, epoch)]) for epoch in range(20)]
@@ -264,12 +266,12 @@ def test_each_epoch_deals_the_shards_to_the_hosts_anew() -> None:
 
 
 def test_a_shard_is_divided_among_hosts_at_random() -> None:
-    """Not by sample number, which is by class in a sorted folder."""
+    """The division does not follow sample numbers, which are sorted by class in a sorted folder."""
     order = hosts_of(dealt(4000, 1), ranks=4, ranks_per_host=1)
     parts = [[read_by(order, host, epoch) for host in range(4)] for epoch in range(10)]
     assert {len(part) for part in chain(*parts)} == {1000}
     scores = [z_score(np.bincount(part // 400, minlength=10), 100.0) for part in chain(*parts)]
-    assert -1 < np.mean(scores) < 1  # -0.5: drawn without replacement; a standard error of 0.1
+    assert -1 < np.mean(scores) < 1  # -0.5: drawn without replacement; the standard error is 0.1
     assert 150 < len(set(parts[0][0]) & set(parts[1][0])) < 350
 
 
@@ -280,7 +282,8 @@ def test_on_one_host_the_order_is_the_plain_one() -> None:
 
 
 def test_a_state_knows_the_hosts_of_an_order_by_its_repr() -> None:
-    """A state has a CRC of the repr. That of a plain order must not change, or states on disk would be refused."""
+    """A state contains a CRC of the repr. The repr of a plain order must not change, or stored states would be
+    refused."""
     data = dealt(5000, 20)
     assert repr(ShardShuffled(data, 3, 4)) == "ShardShuffled(seed=3, window=4)"
     by_host = "ShardShuffled(seed=1, window=8, by_host=True, ranks=6, ranks_per_host=2)"
@@ -306,7 +309,7 @@ def test_hosts_are_those_of_torchrun_unless_given(monkeypatch: pytest.MonkeyPatc
 
 
 def class_variance(order: Order, classes: npt.NDArray[np.int64], batch: int) -> float:
-    """Variance of the number of a batch's samples of a class, relative to that of a global shuffle
+    """Return the variance of the number of a batch's samples of a class, relative to that of a global shuffle
     (hypergeometric), over all classes and the batches of five epochs."""
     share = 1 / (classes.max() + 1)
     chance = batch * share * (1 - share) * (len(classes) - batch) / (len(classes) - 1)
@@ -320,13 +323,13 @@ def class_variance(order: Order, classes: npt.NDArray[np.int64], batch: int) -> 
 
 def test_batches_of_a_folder_sorted_by_class_are_mixed_as_well_by_shards_as_globally() -> None:
     classes = np.repeat(np.arange(10), 2000)
-    cut = Shards(np.repeat(np.arange(40, dtype=np.int32), 500))  # shards of neighbours, as others make them
+    cut = Shards(np.repeat(np.arange(40, dtype=np.int32), 500))  # consecutive samples, as from other tools
     assert class_variance(Shuffled(20_000), classes, 100) == pytest.approx(1, abs=0.06)
     assert class_variance(ShardShuffled(dealt(20_000, 40), window=4), classes, 100) == pytest.approx(1, abs=0.06)
     assert class_variance(ShardShuffled(cut, window=4), classes, 100) > 10
 
 
-def test_a_dataset_travels_as_its_path(dataset: Path) -> None:
+def test_a_dataset_is_pickled_as_its_path(dataset: Path) -> None:
     order = ShardShuffled(Dataset(dataset), seed=1, window=2)
     before = epoch_of(order)
     pickled = pickle.dumps(order)
@@ -341,7 +344,7 @@ def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
     kept = weights > 0
     assert z_score(drawn[kept], 10_000 * weights[kept]) < 4
     assert not drawn[~kept].any()
-    assert (len(Weighted([1, 1, 1])), len(class_balanced([0, 1, 0]))) == (3, 3), "as long as the dataset unless told"
+    assert (len(Weighted([1, 1, 1])), len(class_balanced([0, 1, 0]))) == (3, 3), "as long as the dataset by default"
 
 
 @given(weights=st.lists(st.floats(0, allow_infinity=False), min_size=1).filter(any), seed=SEEDS)
@@ -350,7 +353,7 @@ def test_only_samples_with_a_weight_are_drawn(weights: list[float], seed: int) -
     assert all(weights[sample] > 0 for sample in drawn)
 
 
-def test_classes_come_alike_often_and_so_do_the_samples_of_one() -> None:
+def test_classes_are_drawn_equally_often_and_so_are_the_samples_of_a_class() -> None:
     targets = np.array([3] * 90 + [-1] * 9 + [8])
     drawn = epoch_of(class_balanced(targets, seed=2, length=90_000))
     counts = np.bincount(drawn, minlength=100)
@@ -391,13 +394,13 @@ def test_classes_come_alike_often_and_so_do_the_samples_of_one() -> None:
         (lambda: Schedule(10, 1).consumed(0, -1), "batches: expected a whole number from 0"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make()
 
 
 def taken(schedule: Schedule, start: int, batches: int) -> list[int]:
-    """The positions of the first `batches` batches of all ranks."""
+    """Return the positions of the first `batches` batches of all ranks."""
     ranks = [replace(schedule, rank=rank) for rank in range(schedule.ranks)]
     return [
         position
@@ -411,7 +414,7 @@ STAGES = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0,
 
 
 @given(length=st.integers(0, 400), stages=STAGES, last_ranks=st.integers(1, 6), last_batch=st.integers(1, 9))
-def test_any_interruptions_with_any_ranks_leave_each_position_once(
+def test_any_interruptions_with_any_ranks_visit_each_position_once(
     length: int, stages: list[tuple[int, int, int]], last_ranks: int, last_batch: int
 ) -> None:
     start, seen = 0, []
@@ -419,7 +422,7 @@ def test_any_interruptions_with_any_ranks_leave_each_position_once(
         schedule = Schedule(length, batch_size, ranks)
         seen += taken(schedule, start, batches)
         start = schedule.consumed(start, batches)
-        assert sorted(seen) == list(range(start)), "what was consumed is a prefix of the global order"
+        assert sorted(seen) == list(range(start)), "the consumed samples are a prefix of the global order"
     seen += taken(Schedule(length, last_batch, last_ranks), start, length)
     assert sorted(seen) == list(range(length))
 
@@ -428,7 +431,7 @@ SCHEDULES = st.builds(Schedule, st.integers(0, 300), st.integers(1, 9), st.integ
 
 
 @given(schedule=SCHEDULES, last=st.sampled_from(["drop", "pad"]), data=st.data())
-def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedule, last: Any, data: Any) -> None:
+def test_drop_and_pad_yield_equally_many_full_batches_on_all_ranks(schedule: Schedule, last: Any, data: Any) -> None:
     start = data.draw(st.integers(0, schedule.length))
     ranks = [replace(schedule, rank=rank, last=last) for rank in range(schedule.ranks)]
     counts = {rank.batch_count(start) for rank in ranks}
@@ -445,7 +448,7 @@ def test_drop_and_pad_give_all_ranks_equally_many_full_batches(schedule: Schedul
 
 
 @given(schedule=SCHEDULES, last=st.sampled_from(["keep", "drop", "pad"]), data=st.data())
-def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: Any, data: Any) -> None:
+def test_the_batches_of_a_rank_are_slices_of_its_positions(schedule: Schedule, last: Any, data: Any) -> None:
     rank = replace(schedule, rank=data.draw(st.integers(0, schedule.ranks - 1)), last=last)
     start = data.draw(st.integers(0, schedule.length))
     batches = [rank.batch(start, i).tolist() for i in range(rank.batch_count(start))]
@@ -456,7 +459,7 @@ def test_the_batches_of_a_rank_are_its_positions_cut(schedule: Schedule, last: A
 
 
 @given(schedule=SCHEDULES)
-def test_with_keep_ranks_differ_by_a_sample_at_most_and_rank_0_has_most(schedule: Schedule) -> None:
+def test_with_keep_ranks_differ_by_at_most_a_sample_and_rank_0_has_most(schedule: Schedule) -> None:
     counts = [replace(schedule, rank=rank).sample_count(0) for rank in range(schedule.ranks)]
     assert max(counts) - min(counts) <= 1
     assert counts[0] == max(counts)

@@ -1,4 +1,4 @@
-"""A box of a stored value, decoded and brought to size: against a full decode and torch's interpolation."""
+"""A box of a stored value, decoded and resized, compared with a full decode and torch's interpolation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HEIGHT, WIDTH = 150, 201
 
 @pytest.fixture(autouse=True, scope="module", params=["_jpeg_decoder.c", "simplejpeg"])
 def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here is true with the C code and without it."""
+    """Run each test with and without the C code."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "simplejpeg":
             patch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=None))
         elif not jpeg_decoder.is_available():
-            pytest.skip("_jpeg_decoder.c is not compiled here")
+            pytest.skip("_jpeg_decoder.c is not compiled")
         yield
 
 
@@ -47,7 +47,7 @@ def fill(
     flip: bool = False,
     scale: int = 1,
 ) -> np.ndarray:
-    """`out`, filled with a box of a value as a BatchReader does it."""
+    """Fill `out` with a box of a value, like a BatchReader."""
     is_cut = format == "jpeg" and not jpeg_decoder.is_available()
     region = cut_region(value, box) if is_cut else uncut_region(value, format, box)
     read_region([View(out, box, flip)], region, shape, scale)
@@ -56,7 +56,7 @@ def fill(
 
 def stored(format: Format = "jpeg", subsampling: Subsampling = "420", tiles: bool = True) -> memoryview:
     image = smooth_image(HEIGHT, WIDTH, seed=3)
-    image[40:110, 50:140] = np.random.default_rng(0).integers(0, 256, (70, 90, 3))  # and something sharp
+    image[40:110, 50:140] = np.random.default_rng(0).integers(0, 256, (70, 90, 3))  # and noise
     return memoryview(encode(image, ImageOptions(format=format, subsampling=subsampling, tiles=tiles)))
 
 
@@ -69,7 +69,7 @@ def region(value: memoryview, box: Box, size: tuple[int, int], format: Format = 
 
 
 def by_pillow(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """torchvision's resize of a PIL image."""
+    """Resize a PIL image like torchvision."""
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR))
 
 
@@ -81,7 +81,7 @@ def boxes(draw: st.DrawFn) -> Box:
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "webp", "raw"])
 @pytest.mark.parametrize("tiles", [True, False])
-def test_a_box_that_needs_no_resize_is_a_part_of_the_whole_to_the_bit(format: Format, tiles: bool) -> None:
+def test_a_box_without_resize_equals_its_part_of_the_whole_exactly(format: Format, tiles: bool) -> None:
     value = stored(format, tiles=tiles)
     box = region(value, (33, 47, 64, 80), (64, 80), format)
     assert np.array_equal(box, whole(value, format)[33:97, 47:127])
@@ -89,7 +89,7 @@ def test_a_box_that_needs_no_resize_is_a_part_of_the_whole_to_the_bit(format: Fo
 
 @settings(max_examples=examples(25))
 @given(boxes(), st.integers(1, 120), st.integers(1, 120), st.booleans())
-def test_a_resized_box_is_what_torchvision_makes_of_a_pil_image(box: Box, height: int, width: int, flip: bool) -> None:
+def test_a_resized_box_equals_torchvisions_resize_of_a_pil_image(box: Box, height: int, width: int, flip: bool) -> None:
     value = stored()
     top, left, h, w = box
     expected = by_pillow(whole(value)[top : top + h, left : left + w], (height, width))
@@ -109,12 +109,12 @@ def test_grey_is_read_as_one_channel_or_as_three() -> None:
 
 
 @pytest.mark.parametrize("format", ["jpeg", "png", "raw"])
-def test_an_index_that_promises_more_pixels_than_there_are_is_damage(format: Format) -> None:
+def test_an_index_that_claims_too_many_pixels_is_damage(format: Format) -> None:
     with pytest.raises(ValueError, match=r"the index says|cannot reshape"):
         region(stored(format), (0, 0, HEIGHT + 9, 8), (8, 8), format, shape=(HEIGHT + 9, WIDTH))
 
 
-def test_channels_that_are_not_those_asked_for_are_damage() -> None:
+def test_unexpected_channels_are_damage() -> None:
     image = smooth_image(HEIGHT, WIDTH)
     out = np.full((200, 300, 3), 7, np.uint8)
     for value, shape in [(image.tobytes(), (HEIGHT // 2, WIDTH)), (b"", (HEIGHT, WIDTH))]:
@@ -124,7 +124,7 @@ def test_channels_that_are_not_those_asked_for_are_damage() -> None:
         fill(out[:, :, :1].copy(), memoryview(image.tobytes()), (0, 0, 60, 90), "raw")
 
 
-def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() -> None:
+def test_an_index_that_claims_billions_of_pixels_takes_no_memory() -> None:
     tracemalloc.start()
     for side in (60_000, 2**31 - 1):
         with pytest.raises(ValueError, match=f"it is {HEIGHT} pixels high and {WIDTH} wide"):
@@ -137,7 +137,7 @@ def test_an_index_that_promises_billions_of_pixels_takes_no_memory_for_them() ->
 @pytest.mark.parametrize("scale", [2, 4, 8])
 @pytest.mark.parametrize("subsampling", ["444", "420"])
 @pytest.mark.parametrize("tiles", [True, False])
-def test_a_crop_is_decoded_at_reduced_size_by_the_c_code_where_it_is(
+def test_a_crop_is_decoded_at_reduced_size_by_the_c_code_if_available(
     scale: int, subsampling: Subsampling, tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = stored(subsampling=subsampling, tiles=tiles)

@@ -1,4 +1,4 @@
-"""Boxes of images -> the size of a batch: what Pillow makes, with the compiled code and without it."""
+"""Boxes resized to the size of a batch: the bytes of Pillow, with and without the compiled code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ sides = st.integers(1, 300)
 
 @pytest.fixture(params=["compiled", "by Pillow", "another Pillow"], autouse=True, scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here is true with the C code, without it, and with a Pillow whose order is not known."""
+    """Run each test with the C code, without it, and with a Pillow of unknown order."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "by Pillow":
             patch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=None))
@@ -32,7 +32,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
             for module in (pillow_resize, resampling):
                 patch.setattr(module, "installed_order", lambda: "another")
         elif not pillow_resize.is_available():
-            pytest.skip("_pillow_resize.c is not compiled here, or off")
+            pytest.skip("_pillow_resize.c is not compiled, or off")
         yield
 
 
@@ -43,7 +43,7 @@ def noise(shape: tuple[int, ...], seed: int = 0, dtype: type = np.uint8) -> Pixe
 
 @settings(max_examples=examples(300))
 @given(sides, sides, sides, sides, st.booleans(), st.integers(0, 9))
-def test_rgb_has_the_bytes_that_pillow_makes_of_the_box(
+def test_rgb_has_the_bytes_of_pillows_resize_of_the_box(
     height: int, width: int, to_height: int, to_width: int, flip: bool, beside: int
 ) -> None:
     pixels = noise((height, width + 2 * beside, 3), width)
@@ -56,7 +56,7 @@ def test_rgb_has_the_bytes_that_pillow_makes_of_the_box(
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("size", [(50, 60), (12, 13), (20, 50), (20, 40)])
-def test_16_bits_are_resized_as_8_bits_are_and_finer(size: tuple[int, int], channels: int) -> None:
+def test_16_bits_are_resized_like_8_bits_but_finer(size: tuple[int, int], channels: int) -> None:
     coarse = noise((20, 40, channels))
     out, flipped = np.empty((2, *size, channels), np.uint16)
     resample(coarse.astype(np.uint16) * 257, out, flip=False)
@@ -69,7 +69,7 @@ def test_16_bits_are_resized_as_8_bits_are_and_finer(size: tuple[int, int], chan
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("width", [1, 10, 11, 32, 50])
-def test_no_byte_beside_a_row_of_the_batch_is_written(width: int, dtype: type) -> None:
+def test_no_byte_outside_a_row_of_the_batch_is_written(width: int, dtype: type) -> None:
     for before in ((7, 5, 3), (90, 70, 3), (40, width, 3)):
         batch = np.full((3, 40, width, 3), 7, dtype)
         resample(noise(before, dtype=dtype), batch[1], flip=True)
@@ -82,9 +82,7 @@ def test_no_byte_beside_a_row_of_the_batch_is_written(width: int, dtype: type) -
     ids=["mirrored", "upside down", "BGR", "every second column", "in another order"],
 )
 @pytest.mark.parametrize("size", [(50, 60), (12, 13)])
-def test_pixels_that_lie_in_memory_in_another_way_are_resized_all_the_same(
-    view: Callable[[Pixels], Pixels], size: tuple[int, int]
-) -> None:
+def test_pixels_in_any_memory_layout_are_resized(view: Callable[[Pixels], Pixels], size: tuple[int, int]) -> None:
     pixels = view(noise((20, 40, 3)))
     out, expected = np.empty((2, *size, 3), np.uint8)
     resample(pixels, out, flip=True)

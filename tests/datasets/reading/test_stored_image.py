@@ -1,4 +1,4 @@
-"""PIL images that do their work late are what Pillow makes of the same file, whatever is done with them."""
+"""Lazy PIL images: whatever is done with them, the results are those of Pillow's image of the same file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stored(value: bytes = RGB, color: Color = "rgb") -> StoredImage:
 
 
 def plain(value: bytes = RGB, color: Color = "rgb") -> Image.Image:
-    """A file of Pillow's with these pixels: presize decodes chroma as libjpeg-turbo does by default, as Pillow does."""
+    """Return Pillow's image of these pixels: both presize and Pillow upsample chroma like libjpeg-turbo by default."""
     image = Image.open(io.BytesIO(value))
     pixels = decode_value(memoryview(value), "jpeg", color, (HEIGHT, WIDTH))
     image.load()
@@ -52,7 +52,7 @@ def plain(value: bytes = RGB, color: Color = "rgb") -> Image.Image:
 
 
 def pair(kind: str) -> tuple[Image.Image, Image.Image]:
-    """(ours, Pillow's)."""
+    """Return presize's image and Pillow's."""
     if kind == "rgba":
         return to_output(ALPHA, "pil"), Image.fromarray(ALPHA).copy()
     value, color = (RGB, "rgb") if kind == "rgb" else (GREY, "keep")
@@ -60,7 +60,7 @@ def pair(kind: str) -> tuple[Image.Image, Image.Image]:
 
 
 def seen(result: Any) -> Any:
-    """All that there is to see of a result."""
+    """Return all observable properties of a result."""
     if isinstance(result, Image.Image):
         palette = result.getpalette() if result.mode == "P" else None
         return result.mode, result.size, result.format, result.info, palette, result.tobytes()
@@ -101,7 +101,7 @@ def saved(image: Image.Image, **options: Any) -> bytes:
 
 
 def with_few_pixels(use: Callable[[], Any]) -> Any:
-    """Pillow warns of images of more pixels than these."""
+    """Lower the limit of pixels above which Pillow warns."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Image, "MAX_IMAGE_PIXELS", 9_000)
         return use()
@@ -109,7 +109,7 @@ def with_few_pixels(use: Callable[[], Any]) -> Any:
 
 BOX = (20.5, 10, 150.25, 99)
 USES: dict[str, Callable[[Image.Image], Any]] = {
-    # late, or partly so
+    # lazy, or partly lazy
     "itself": lambda image: image,
     "array": np.asarray,
     "array copied": lambda image: np.array(image, copy=True),
@@ -215,7 +215,7 @@ USES: dict[str, Callable[[Image.Image], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("use", USES)
-def test_it_is_used_as_any_other(use: str, kind: str) -> None:
+def test_it_is_used_like_any_other_image(use: str, kind: str) -> None:
     ours, theirs = pair(kind)
     assert outcome(USES[use], ours) == outcome(USES[use], theirs)
     assert outcome(lambda image: image, ours) == outcome(lambda image: image, theirs), "afterwards"
@@ -223,7 +223,7 @@ def test_it_is_used_as_any_other(use: str, kind: str) -> None:
 
 @st.composite
 def steps(draw: st.DrawFn) -> Callable[[Image.Image], Any]:
-    """One step, by numbers that do not depend on the image."""
+    """Draw one step, with numbers that do not depend on the image."""
     edge = st.floats(0, 1) | st.sampled_from((0.0, 1.0))
     a, b, c, d = draw(edge), draw(edge), draw(edge), draw(edge)
     width, height = draw(st.integers(1, 260)), draw(st.integers(1, 260))
@@ -263,8 +263,8 @@ def steps(draw: st.DrawFn) -> Callable[[Image.Image], Any]:
 
 
 @given(kind=st.sampled_from(KINDS), steps=st.lists(steps(), min_size=1, max_size=5))
-def test_any_sequence_of_steps_gives_what_pillow_makes(kind: str, steps: list[Callable[[Image.Image], Any]]) -> None:
-    """And each image on the way stays what it is."""
+def test_any_sequence_of_steps_equals_that_of_pillow(kind: str, steps: list[Callable[[Image.Image], Any]]) -> None:
+    """Intermediate images stay unchanged."""
     chains = []
     for image in pair(kind):
         chain = [image]
@@ -281,7 +281,7 @@ def test_any_sequence_of_steps_gives_what_pillow_makes(kind: str, steps: list[Ca
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The boxes that are decoded."""
+    """Yield the list of decoded boxes."""
     boxes: list[Any] = []
     decode = jpeg_decoder.decode
 
@@ -320,9 +320,9 @@ DECODED: dict[str, tuple[Callable[[Image.Image], Any], list[tuple[int, int, int,
 }
 
 
-@pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled here, or off")
+@pytest.mark.skipif(not jpeg_decoder.is_available(), reason="_jpeg_decoder.c is not compiled, or off")
 @pytest.mark.parametrize("use", DECODED)
-def test_only_what_is_needed_is_decoded_and_once(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_needed_pixels_are_decoded_and_only_once(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
     do, expected = DECODED[use]
     image = stored()
     with watched(monkeypatch) as boxes:
@@ -331,8 +331,8 @@ def test_only_what_is_needed_is_decoded_and_once(use: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-def test_a_crop_is_read_from_its_tiles_alone(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So damage elsewhere does no harm, with and without the compiled decoder."""
+def test_a_crop_is_read_only_from_its_tiles(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage elsewhere does no harm, with and without the compiled decoder."""
     region = tiles.cut_jpeg(RGB, 0, 0, 30, 40)
     assert region is not None and len(region.data) < len(RGB) / 2
     if not is_compiled:
@@ -370,7 +370,7 @@ def test_a_damaged_header_is_found_at_once() -> None:
         StoredJpeg(RGB, "rgb", (HEIGHT, WIDTH), 100, DatasetError)
 
 
-def test_pixels_that_images_share_are_never_written_to() -> None:
+def test_pixels_shared_by_images_are_never_written() -> None:
     image = stored()
     before = seen(plain())
     shown = np.asarray(image)
@@ -385,7 +385,7 @@ def test_pixels_that_images_share_are_never_written_to() -> None:
     assert np.array_equal(shown, np.asarray(plain()))
 
 
-def test_it_equals_a_plain_one_of_its_pixels() -> None:
+def test_it_equals_a_plain_image_of_its_pixels() -> None:
     same = plain().copy()
     assert stored() == same and same == stored() and stored() == stored()
     assert stored() != same.crop((0, 0, 9, 9)) and stored() != "an image" and stored() != plain()

@@ -1,4 +1,4 @@
-"""Batches of any shape on their way to a device."""
+"""Transfer of batches of any structure to a device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ONE, TWO = torch.tensor([1]), torch.tensor([2])
     ],
     ids=["a tensor", "a list", "a tuple", "a named tuple", "a mapping", "no tensor"],
 )
-def test_a_batch_keeps_its_shape_and_its_tensors_are_changed(batch: Any, doubled: Any) -> None:
+def test_a_batch_keeps_its_structure_and_its_tensors_are_changed(batch: Any, doubled: Any) -> None:
     assert map_tensors(lambda tensor: 2 * tensor, batch) == doubled
     assert type(map_tensors(lambda tensor: 2 * tensor, batch)) is type(doubled)
 
@@ -58,5 +58,5 @@ def test_a_device_rounds_a_normalized_number_once(dtype: torch.dtype, monkeypatc
     found = Normalization((mean.tolist(), std.tolist()), dtype, 3, torch.device("cuda", 0))(images)
     exact = (images.double() / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
     assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
-    # Half of the distance of two numbers of the type, and what float32 rounds.
+    # Half of the distance between two numbers of the type, plus the rounding of float32.
     assert ((found.double() - exact).abs() <= exact.abs().clamp(min=0.1) * torch.finfo(dtype).eps / 2 + 1e-6).all()

@@ -1,5 +1,5 @@
-"""What torch has here, and how work on simulated accelerators is timed. MUTANTS are faults in
-presize.datasets.timing.epochs that the simulated devices have to see."""
+"""Facts from torch, and timing of work on simulated accelerators. MUTANTS are faults in presize.datasets.timing.epochs
+that the simulated devices must detect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("cuda", "xpu", "mps")
 WORK_S = 0.01
 
 
-def test_torch_tells_its_version_its_threads_and_its_gpus() -> None:
+def test_torch_reports_its_version_its_threads_and_its_gpus() -> None:
     found = read_torch()
     assert (found.version, found.threads) == (torch.__version__, torch.get_num_threads())
     assert found.instructions == torch.backends.cpu.get_cpu_capability()
@@ -35,7 +35,7 @@ def test_torch_tells_its_version_its_threads_and_its_gpus() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_accelerator_is_known_by_its_type_and_where_torch_knows_more_by_its_name(
+def test_an_accelerator_is_named_by_its_type_and_its_name_if_torch_knows_it(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Accelerator(monkeypatch, kind)
@@ -44,7 +44,7 @@ def test_an_accelerator_is_known_by_its_type_and_where_torch_knows_more_by_its_n
     assert found.gpus == (() if kind == "mps" else (Gpu(f"simulated {kind}", 1 << 34, None),))
 
 
-def test_what_torch_says_about_its_driver_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_report_about_its_driver_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_available() -> bool:
         warnings.warn("CUDA initialization: The NVIDIA driver on your system is too old\nsecond line", stacklevel=1)
         return False
@@ -56,7 +56,7 @@ def test_what_torch_says_about_its_driver_is_kept(monkeypatch: pytest.MonkeyPatc
 
 
 class Working(NoModel):
-    """A step that the device goes on with when it has returned."""
+    """A step whose device continues after it returns."""
 
     def __init__(self, device: Accelerator) -> None:
         super().__init__(torch.device(device.kind, 0))
@@ -90,7 +90,7 @@ def copy_in_each_step(device: Accelerator, timing: Any) -> None:
     batch = timing.on_host([torch.zeros(4, 3)], step.device)
     timing.copied_s(step, batch)
     device.finish()
-    ours = "a copy is on the stream of the caller"  # as a training loop has it
+    ours = "a copy is on the stream of the caller"  # as in a training loop
     device.problems = [problem for problem in device.problems if problem != ours]
     if (device.copies > 0, device.pageable > 0) != (device.kind != "mps", device.kind == "mps"):
         device.problems.append("batches are copied from the wrong memory")
@@ -119,21 +119,21 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scenario", [time_an_epoch, time_a_step, copy_in_each_step])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_device_does_is_timed(kind: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_a_device_is_timed(kind: str, scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     device = Accelerator(monkeypatch, kind)
     scenario(device, epochs)
     assert device.problems == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
-def test_a_simulated_device_sees_a_fault_in_the_timing(
+def test_a_simulated_device_detects_a_fault_in_the_timing(
     mutant: tuple[str, str, str, Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, right, wrong, scenario = mutant
     source = Path(str(epochs.__file__)).read_text()
     assert source.count(right) == 1
     faulty = ModuleType("faulty_epochs")
-    monkeypatch.setitem(sys.modules, "faulty_epochs", faulty)  # where a dataclass looks
+    monkeypatch.setitem(sys.modules, "faulty_epochs", faulty)  # dataclasses look it up there
     exec(source.replace(right, wrong), vars(faulty))
     faulty.STEP_BUDGET = epochs.STEP_BUDGET  # type: ignore[attr-defined]
     device = Accelerator(monkeypatch, kind)

@@ -1,4 +1,4 @@
-"""Diagnosing real loaders and steps whose times are known, because they sleep, and some that fail."""
+"""Diagnosis of real loaders and steps with known times, because they sleep, and of some that fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOON: dict[str, Any] = {"seconds": 0.3, "device": "cpu"}
 
 
 class Time:
-    """Goes on only when somebody sleeps, so that what is measured is what was slept, however busy the machine is."""
+    """A clock that advances only by sleeping, so that measurements do not depend on the load of the machine."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -50,7 +50,7 @@ def our_time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Batches of 4 images, each loaded in so long."""
+    """Batches of 4 images with a fixed loading time."""
 
     def __init__(self, load_s: float, batches: int = 1000, time: Any = time) -> None:
         self.load_s, self.batches, self.time = load_s, batches, time
@@ -80,7 +80,7 @@ def generated(load_s: float, time: Any) -> Iterator[list[int]]:
 
 
 def generated_ahead(load_s: float, time: Time) -> Iterator[list[int]]:
-    """Each batch is begun when the one before is taken."""
+    """Yield batches; loading the next one starts when the previous one is taken."""
     while True:
         done = time.now + load_s
         yield [0] * 4
@@ -88,7 +88,7 @@ def generated_ahead(load_s: float, time: Time) -> Iterator[list[int]]:
 
 
 class LateClock(Clock):
-    """Of a device that works behind our back: a mark is the moment when it has done what was asked until then."""
+    """Clock of a device that works asynchronously: a mark is the moment when it has finished all earlier work."""
 
     def __init__(self, time: Time) -> None:
         super().__init__(torch.device("cpu"))
@@ -107,7 +107,7 @@ class LateClock(Clock):
 
 @pytest.fixture
 def late(our_time: Time, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
-    """Makes steps that return at once, and are done so much later."""
+    """Return a factory of steps that return at once, and finish later."""
     clock = LateClock(our_time)
     monkeypatch.setattr("presize.datasets.timing.diagnose.Clock", lambda _: clock)
     return lambda seconds: lambda _: clock.add(seconds)
@@ -140,7 +140,7 @@ def test_the_stalls_of_epochs_with_warm_and_with_cold_files_are_found(
     assert tuple(stages.stalls) == pytest.approx(expected)
 
 
-def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) -> None:
+def test_a_slow_loader_is_found_and_its_work_between_steps(our_time: Time) -> None:
     found = diagnose(generated(0.03, our_time), step_of(0.01, our_time), **SOON)
     assert found.loading.load.mean_s == pytest.approx(0.03)
     assert found.step.mean_s == pytest.approx(0.01)
@@ -154,7 +154,7 @@ def test_a_slow_loader_is_found_and_that_it_works_between_steps(our_time: Time) 
     assert any("during steps" in note for note in ahead.notes)
 
 
-def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(our_time: Time, request: Any) -> None:
+def test_a_slow_step_leaves_no_speed_up_with_any_clock(our_time: Time, request: Any) -> None:
     def check(step: Any) -> None:
         found = diagnose(generated_ahead(0.01, our_time), step, **SOON)
         assert (found.step.mean_s, found.trained_s) == pytest.approx((0.04, 0.04))
@@ -163,14 +163,14 @@ def test_a_slow_step_leaves_no_gain_by_whatever_clock_it_is_timed(our_time: Time
     check(step_of(0.04, our_time))
     late = request.getfixturevalue("late")
     check(late(0.04))
-    # It works while the next batch is loaded; only after the last one is it waited for.
+    # It works while the next batch is loaded; only the end waits for it.
     waits = diagnose(generated(0.04, our_time), late(0.01), **SOON | {"seconds": 10})
     assert waits.step.mean_s == pytest.approx(0.01)
     assert waits.trained_s == pytest.approx(0.04, rel=0.05)
     assert waits.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
 
 
-def test_loading_where_training_runs_is_measured_like_any_and_so_are_alternatives() -> None:
+def test_loading_without_workers_and_alternatives_are_measured_like_any_other() -> None:
     others = {"The other": sleeping(0.005, 1), "An iterator": iter([[0] * 4] * 1000)}
     found = diagnose(sleeping(0.03, 0), step_of(0.01), alternatives=others, **SOON)
     assert (found.loading.workers, found.loading.images, found.loading.chosen) == (0, 4, True)
@@ -188,7 +188,7 @@ def test_loading_where_training_runs_is_measured_like_any_and_so_are_alternative
     [(8, 0.01, ""), (4, 0.008, "Other: a step on its batches takes 32 ms instead of 40 ms.")],
     ids=["larger", "quicker"],
 )
-def test_the_step_is_measured_on_a_batch_of_each_loader_and_if_it_takes_another_time_that_is_told(
+def test_the_step_is_measured_on_a_batch_of_each_loader_and_differences_are_reported(
     images: int, image_s: float, note: str, our_time: Time
 ) -> None:
     def batches_of(images: int, image_s: float) -> Iterator[list[float]]:
@@ -204,13 +204,13 @@ def test_the_step_is_measured_on_a_batch_of_each_loader_and_if_it_takes_another_
     assert [said for said in found.notes if "Other" in said] == [note] * bool(note)
 
 
-def test_a_machine_that_slows_down_while_training_is_as_slow_to_the_step_alone(our_time: Time) -> None:
+def test_a_machine_that_slows_down_during_training_also_slows_the_step_alone(our_time: Time) -> None:
     paces = count(100)
     found = diagnose(generated(0.0, our_time), lambda _: our_time.sleep(next(paces) * 1e-5), **SOON | {"seconds": 3})
     assert found.step.mean_s == pytest.approx(found.trained_s, rel=0.15), "within a run it slows down by a third"
 
 
-def test_what_helps_is_tried_and_its_gain_is_what_it_brought() -> None:
+def test_helpful_changes_are_tried_and_their_gain_is_the_measured_one() -> None:
     found = diagnose(sleeping(0.02, 1), step_of(0.01), **SOON)
     (trial,) = [one for one in found.tried if one.change.options.get("num_workers")]
     assert trial.change.options["num_workers"] >= 2
@@ -219,12 +219,12 @@ def test_what_helps_is_tried_and_its_gain_is_what_it_brought() -> None:
 
 
 @pytest.mark.slow
-def test_a_loader_of_bursts_is_measured_by_whole_ones() -> None:
+def test_a_loader_of_bursts_is_measured_by_whole_bursts() -> None:
     found = diagnose(sleeping(0.3, 2), step_of(0.005), seconds=1, device="cpu")
     assert found.images_per_s.value == pytest.approx(2 * 4 / 0.3, rel=0.1)
 
 
-def test_where_an_epoch_loses_most_at_its_start_persistent_workers_are_all_that_is_tried() -> None:
+def test_an_epoch_with_a_slow_start_only_tries_persistent_workers() -> None:
     few = DataLoader([torch.zeros(3, 8, 8)] * 5, 2, num_workers=2)  # type: ignore[arg-type]
     found = diagnose(few, step_of(0.001), seconds=2, device="cpu")
     assert found.epoch_batches == 3
@@ -234,7 +234,7 @@ def test_where_an_epoch_loses_most_at_its_start_persistent_workers_are_all_that_
     assert "of an epoch passes before its first batch" in found.verdict
 
 
-def test_a_step_that_is_faster_in_channels_last_memory_is_told_without_another_loader(our_time: Time) -> None:
+def test_a_step_that_is_faster_in_channels_last_memory_is_reported_without_another_loader(our_time: Time) -> None:
     def step(batch: torch.Tensor) -> None:
         our_time.sleep(0.02 if batch.is_contiguous(memory_format=torch.channels_last) else 0.03)
 
@@ -251,7 +251,7 @@ def test_a_step_that_is_faster_in_channels_last_memory_is_told_without_another_l
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_are_measured_alone_and_together_none_is_left_and_the_loader_is_as_before(workers: int) -> None:
+def test_workers_are_measured_alone_and_together_and_the_loader_is_restored(workers: int) -> None:
     loader = DataLoader(Sleeping(0.02), None, num_workers=workers, persistent_workers=True)
     before, processes = dict(vars(loader)), set(torch.multiprocessing.active_children())
     found = diagnose(loader, step_of(0.001), **SOON)
@@ -286,7 +286,7 @@ def test_work_of_the_training_loop_between_steps_is_named() -> None:
 
 
 @pytest.mark.parametrize(("others", "tried", "rounds"), [(1, 1, 3), (5, 2, 2)])
-def test_a_diagnosis_takes_the_seconds_that_it_is_given_and_where_batches_are_slow_tries_less_for_longer(
+def test_a_diagnosis_keeps_to_its_seconds_and_tries_less_for_longer_with_slow_batches(
     others: int, tried: int, rounds: int, our_time: Time
 ) -> None:
     slow = {f"Number {number}": generated(0.4, our_time) for number in range(others)}
@@ -298,7 +298,7 @@ def test_a_diagnosis_takes_the_seconds_that_it_is_given_and_where_batches_are_sl
 
 
 class Listed:
-    """So many batches in each epoch."""
+    """A loader with a fixed number of batches per epoch."""
 
     def __init__(self, batches: int, time: Time) -> None:
         self.batches, self.time = batches, time
@@ -312,14 +312,14 @@ class Listed:
             yield [0] * 4
 
 
-def test_short_epochs_are_trained_on_whole_and_an_iterator_that_ends_is_said_to(our_time: Time) -> None:
+def test_short_epochs_are_trained_on_completely_and_an_iterator_that_ends_is_reported(our_time: Time) -> None:
     found = diagnose(Listed(5, our_time), step_of(0.01, our_time), **SOON | {"seconds": 3})
     assert (found.batches % 5, found.epoch_batches) == (0, 5)
     ended = diagnose(iter(Listed(15, our_time)), step_of(0.01, our_time), **SOON)
     assert any(note.startswith("A loader ended") for note in ended.notes)
 
 
-def test_the_order_and_the_random_numbers_are_as_before_afterwards() -> None:
+def test_the_order_and_the_random_numbers_are_restored() -> None:
     loader = make_loader(Sleeping(0.0, 64), 2, shuffle=True, num_workers=0)
     first = next(iter(loader))
     state, numbers = loader.state_dict(), torch.get_rng_state()
@@ -343,7 +343,7 @@ def test_a_loader_that_fails_is_an_error_that_says_where_and_why(workers: int) -
         diagnose(DataLoader(Failing(0.001), None, num_workers=workers), step_of(0.001), **SOON | {"seconds": 3})
     assert isinstance(raised.value.__cause__, ValueError)
     assert "\n" not in str(raised.value)
-    traceback.clear_frames(raised.value.__cause__.__traceback__)  # one has the iterator, and with it its workers
+    traceback.clear_frames(raised.value.__cause__.__traceback__)  # a frame holds the iterator, and so its workers
 
 
 def step_that_fails_at(number: int) -> Any:
@@ -368,22 +368,24 @@ def step_that_fails_at(number: int) -> Any:
     ],
 )
 @pytest.mark.usefixtures("our_time")
-def test_what_cannot_be_diagnosed_is_an_error_that_says_where_and_why(loader: Any, step: Any, message: str) -> None:
+def test_pipelines_that_cannot_be_diagnosed_are_an_error_that_says_where_and_why(
+    loader: Any, step: Any, message: str
+) -> None:
     with pytest.raises(DiagnosisError, match=message):
         diagnose(loader, step, **SOON)
 
 
-def test_options_that_cannot_be_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     for options, message in (({"seconds": float("nan")}, "seconds"), ({"device": "cuda:77"}, "device")):
         with pytest.raises(OptionError, match=message):
             diagnose([[0] * 4], step_of(0.001), **SOON | options)
 
 
-def test_want_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
+def test_a_lack_of_memory_in_a_diagnosis_says_what_to_choose() -> None:
     def step(_: Any) -> None:
         torch.empty(2**60, dtype=torch.uint8)
 
     with pytest.raises(BenchError, match="choose a smaller --batch or --crop"), memory_errors("small", 4, 8, "cpu"):
         diagnose([[0] * 4] * 9, step, **SOON)
     with pytest.raises(DiagnosisError, match="got none"), memory_errors("small", 4, 8, "cpu"):
-        diagnose([], step_of(0.001), **SOON)  # any other failure stays what it is
+        diagnose([], step_of(0.001), **SOON)  # any other failure is raised unchanged

@@ -23,13 +23,13 @@ class Counting(NoModel):
 
 
 class FailingWhenWaitedFor(epochs.Clock):
-    """As a CUDA device whose last step failed an assertion, of which the host learns when it waits."""
+    """Clock of a CUDA device whose last step failed an assertion, which the host learns when it waits."""
 
     def between(self, marks: Any) -> list[float]:  # noqa: ARG002
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
-def test_a_step_that_fails_on_its_device_is_one_line_when_it_is_waited_for() -> None:
+def test_a_step_that_fails_on_its_device_is_one_line_when_the_host_waits() -> None:
     with pytest.raises(DiagnosisError, match=r"step: failed after .* steps on one batch: RuntimeError: CUDA error"):
         epochs.repeat(FailingWhenWaitedFor(CPU), lambda _: None, None, epochs.Budget(1, 0.0))
 
@@ -49,7 +49,7 @@ def test_the_images_of_a_batch_are_counted_once(batch: Any, images: int) -> None
     assert epochs.count_images(batch) == images
 
 
-def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> None:
+def test_an_epoch_counts_batches_and_images_without_the_first_steps() -> None:
     step = Counting(CPU)
     epoch = time_epoch([range(8)] * 3 + [range(2)], step, warmup_steps=2)
     assert (epoch.batches, epoch.images, epoch.window_images, step.steps) == (4, 26, 10, 4)
@@ -57,7 +57,7 @@ def test_an_epoch_counts_batches_and_images_and_leaves_the_first_steps_out() -> 
     assert 0 < epoch.window_s < epoch.seconds
     assert epoch.images_per_s == pytest.approx(10 / epoch.window_s)
     short = time_epoch([range(8)] * 2, NoModel(CPU), warmup_steps=2)
-    assert (short.window_images, short.window_s) == (16, short.seconds), "counted whole"
+    assert (short.window_images, short.window_s) == (16, short.seconds), "counted completely"
     with pytest.raises(OptionError, match="loader: expected at least one batch, got none"):
         time_epoch([], NoModel(CPU))
 
@@ -80,7 +80,7 @@ def test_a_step_trains_on_batches_of_any_kind(channels: int, labelled: bool) -> 
     assert not torch.equal(before, model[0].weight)
 
 
-def test_our_resnet50_is_the_one_that_is_known_and_the_model_says_whose_it_is() -> None:
+def test_our_resnet50_is_the_standard_one_and_the_model_names_its_source() -> None:
     with torch.device("meta"):
         ours = ResNet50(1000)
         model, whose = make_model("resnet50", 10)

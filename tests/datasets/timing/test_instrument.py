@@ -1,4 +1,4 @@
-"""Loaders that tell how their batches are made, and deliver what they would have delivered."""
+"""Instrumented loaders: they report how batches are made, and yield the same batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Slow(Squares):
 
 
 class Nested(Squares):
-    """Has a DataLoader of its own in the worker."""
+    """Dataset with its own DataLoader in the worker."""
 
     def __getitem__(self, index: int) -> int:
         return sum(int(batch.sum()) for batch in DataLoader(Squares(), 4)) + index
@@ -60,7 +60,7 @@ def values(batches: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("dataset", [Slow(), Nested(), Stream()], ids=["map", "nested", "stream"])
 @pytest.mark.parametrize(("workers", "profile"), [(0, False), (2, False), (2, True)])
-def test_a_timed_loader_delivers_the_same_batches_and_its_workers_tell_when_and_how_they_made_them(
+def test_a_timed_loader_yields_the_same_batches_and_its_workers_report_when_and_how_they_made_them(
     dataset: Any, workers: int, profile: bool
 ) -> None:
     loader = DataLoader(dataset, 2, num_workers=workers)
@@ -78,7 +78,7 @@ def test_a_timed_loader_delivers_the_same_batches_and_its_workers_tell_when_and_
             assert any("sleep" in name for name, _, _ in fetch.spent.functions)
 
 
-def test_the_number_of_workers_can_be_another() -> None:
+def test_the_number_of_workers_can_be_changed() -> None:
     loader = DataLoader(Squares(), 3, num_workers=2, persistent_workers=True, timeout=60, prefetch_factor=3)
     for workers in (0, 1, 2):
         fetches: list[Fetch] = []
@@ -89,7 +89,7 @@ def test_the_number_of_workers_can_be_another() -> None:
     assert len(values(timed(DataLoader(Squares(), 4), fetches, workers=1))) == len(fetches) == 3
 
 
-def test_the_users_own_start_of_a_worker_is_called_and_a_batch_that_is_a_dictionary_stays_one() -> None:
+def test_the_users_worker_init_fn_is_called_and_a_dictionary_batch_stays_one() -> None:
     loader = DataLoader(KnowsItsInit(), 6, num_workers=2, worker_init_fn=init)
     assert values(timed(loader, [])) == [[0] * 6, [1] * 6]
     loader = DataLoader([{"x": i} for i in range(4)], 2, num_workers=1)  # type: ignore[arg-type]
@@ -97,9 +97,9 @@ def test_the_users_own_start_of_a_worker_is_called_and_a_batch_that_is_a_diction
 
 
 @pytest.mark.slow
-def test_spawned_workers_tell_too() -> None:
+def test_spawned_workers_report_their_times() -> None:
     fetches: list[Fetch] = []
-    numbers: Any = range(12)  # which a new process can import
+    numbers: Any = range(12)  # a new process can import it
     loader = DataLoader(numbers, 6, num_workers=1, multiprocessing_context="spawn")
     assert len(values(timed(loader, fetches))) == 2
     assert len(fetches) == 2
@@ -111,7 +111,7 @@ def data(dataset: Path) -> LMDBDataset:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_of_presize_tells_too_and_delivers_the_same(data: LMDBDataset, workers: int) -> None:
+def test_a_loader_of_presize_reports_its_times_and_yields_the_same(data: LMDBDataset, workers: int) -> None:
     plain = [images.clone() for images, _ in Loader(data, 8, seed=0, num_workers=workers)]
     fetches: list[Fetch] = []
     found = [images.clone() for images, _ in timed(Loader(data, 8, seed=0, num_workers=workers), fetches)]
@@ -121,7 +121,7 @@ def test_a_loader_of_presize_tells_too_and_delivers_the_same(data: LMDBDataset, 
     assert all(0 < fetch.work.cpu_s <= fetch.work.end_s - fetch.work.begin_s + 0.02 for fetch in fetches)
 
 
-def test_what_is_known_of_a_loader(data: LMDBDataset) -> None:
+def test_the_facts_of_a_loader_are_known(data: LMDBDataset) -> None:
     loaders = [DataLoader(Squares(), num_workers=1, prefetch_factor=5), DataLoader(Squares()), Loader(data, 8), [1]]
     assert [prefetch_of(loader) for loader in loaders] == [5, 2, 2, 2]
     assert [workers_of(loader) for loader in loaders] == [1, 0, usable_cores(), None]
@@ -129,6 +129,6 @@ def test_what_is_known_of_a_loader(data: LMDBDataset) -> None:
     assert len(list(timed(make_loader(data, 8, num_workers=1), fetches))) == len(fetches) == 7
 
 
-def test_any_other_iterable_is_read_as_it_is() -> None:
+def test_any_other_iterable_is_read_unchanged() -> None:
     fetches: list[Fetch] = []
     assert (list(timed([1, 2, 3], fetches)), fetches) == ([1, 2, 3], [])

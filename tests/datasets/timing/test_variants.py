@@ -1,4 +1,4 @@
-"""The variants of a benchmark: the same samples, labels and crops from a raw folder, a presized one and LMDB."""
+"""Variants of a benchmark: the same samples, labels and crops from a raw folder, a presized folder and LMDB."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN = Run(
 
 @pytest.fixture(scope="module")
 def folder(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`raw` built at 64 px into a folder; read only."""
+    """Build `raw` at 64 px into a folder; read only."""
     out = tmp_path_factory.mktemp("folder") / "64"
     build_dataset(raw, out, replace(SMALL, layout="folder"), SERIAL)
     return out
@@ -54,7 +54,7 @@ def numbers(roots: dict[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def run_of(roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path) -> Callable[..., Run]:
-    """Makes a Run of a variant."""
+    """Return a function that makes a Run of a variant."""
 
     def run(variant: Variant, numbers: dict[str, Any] = numbers, **changes: Any) -> Run:
         np.save(tmp_path / "numbers.npy", numbers[READS[variant]])
@@ -66,7 +66,7 @@ def run_of(roots: dict[str, str], numbers: dict[str, Any], tmp_path: Path) -> Ca
 
 @pytest.fixture
 def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., list[Any]]:
-    """Reads a variant."""
+    """Return a function that reads a variant."""
 
     def read(variant: Variant, workers: int = 0) -> list[Any]:
         dataset = open_variant(variant, roots[READS[variant]], RandomResizedCrop(48), 0.5)
@@ -77,10 +77,10 @@ def batches(roots: dict[str, str], numbers: dict[str, Any]) -> Callable[..., lis
     return read
 
 
-# Which samples there are
+# Samples
 
 
-def test_all_variants_have_the_samples_that_were_stored_or_as_many_of_them_drawn_at_random(
+def test_all_variants_have_the_stored_samples_or_as_many_of_them_drawn_at_random(
     roots: dict[str, str],
 ) -> None:
     listings = {name: LISTERS[name](root) for name, root in roots.items()}
@@ -127,7 +127,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_source_that_has_changed_since_is_named(change: str, dataset: Path, raw: Path, tmp_path: Path) -> None:
+def test_a_changed_source_is_named(change: str, dataset: Path, raw: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(raw, tmp_path / "changed"))
     make, message = CHANGES[change]
     make(source)
@@ -135,7 +135,7 @@ def test_a_source_that_has_changed_since_is_named(change: str, dataset: Path, ra
         common_samples({"raw": list_raw(source), "lmdb": list_lmdb(dataset)})
 
 
-def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
+def test_different_labels_are_named(dataset: Path, raw: Path) -> None:
     other = list_raw(raw)
     assert other.labels is not None
     swapped = {"raw": replace(other, labels=other.labels[::-1].copy()), "lmdb": list_lmdb(dataset)}
@@ -144,7 +144,7 @@ def test_other_labels_are_named(dataset: Path, raw: Path) -> None:
         common_samples(swapped)
 
 
-def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: Path, raw: Path, tmp_path: Path) -> None:
+def test_a_folder_is_not_a_dataset_and_vice_versa(dataset: Path, folder: Path, raw: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="expected an LMDB dataset, got layout folder"):
         list_lmdb(folder)
     with pytest.raises(DatasetError, match="expected a folder that presize build --to folder made"):
@@ -157,10 +157,10 @@ def test_a_folder_is_no_dataset_and_the_other_way_round(dataset: Path, folder: P
         list_presized(copy)
 
 
-# What is delivered
+# Crops and labels
 
 
-def test_what_is_stored_alike_is_cropped_alike_and_labels_are_the_same_in_every_variant(
+def test_equal_images_are_cropped_equally_and_labels_are_the_same_in_every_variant(
     batches: Callable[..., Any],
 ) -> None:
     pil, raw, presized, lmdb, loader = (batches(variant, int(variant == "presized")) for variant in VARIANTS)
@@ -173,7 +173,7 @@ def test_what_is_stored_alike_is_cropped_alike_and_labels_are_the_same_in_every_
         assert (a[0].int() - b[0].int()).abs().max() <= 1
 
 
-def test_pillow_gives_the_crops_of_the_raw_folder(roots: dict[str, str]) -> None:
+def test_pillow_yields_the_crops_of_the_raw_folder(roots: dict[str, str]) -> None:
     pil, raw = (open_variant(variant, roots["raw"], RandomResizedCrop(48), 0.5) for variant in ("pil", "raw"))
     compared = 0
     for sample in [Visit(sample, 5, 1, sample) for sample in range(len(raw))]:
@@ -195,7 +195,7 @@ def test_an_image_that_cannot_be_cropped_is_named(raw: Path, tmp_path: Path) -> 
         CroppedFolder(raw, CenterCrop(4000), 0.0)[0]
 
 
-def test_a_variant_is_proved_to_deliver_every_sample_once(run_of: Callable[..., Run], numbers: dict[str, Any]) -> None:
+def test_a_variant_is_checked_to_yield_every_sample_once(run_of: Callable[..., Run], numbers: dict[str, Any]) -> None:
     proofs = [prove(run_of(variant)) for variant in VARIANTS]
     assert {(found["samples"], found["labels"]) for found in proofs} == {(56, proofs[0]["labels"])}
     assert proofs[0]["labels"] is not None
@@ -204,14 +204,14 @@ def test_a_variant_is_proved_to_deliver_every_sample_once(run_of: Callable[..., 
         prove(run_of("raw", twice))
 
 
-def test_the_order_of_chosen_samples_ends_when_it_is_told_to() -> None:
+def test_the_order_of_chosen_samples_ends_at_its_length() -> None:
     order = Chosen(np.array([9, 7, 5, 3]), 10, seed=1, most=2)
     given = {epoch: order.samples(epoch, np.arange(len(order))).tolist() for epoch in range(20)}
     assert all(len(samples) == 2 == len(set(samples)) for samples in given.values())
     assert {sample for samples in given.values() for sample in samples} == {9, 7, 5, 3}
 
 
-def test_batches_of_a_folder_that_shared_memory_cannot_hold_are_one_error(
+def test_batches_of_a_folder_too_large_for_shared_memory_are_one_error(
     raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = CroppedFolder(raw, CenterCrop(32), 0.0)
