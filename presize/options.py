@@ -152,7 +152,7 @@ class ImageOptions:
     max_pixels: int = option(
         MAX_PIXELS,
         "Reject sources with more pixels.",
-        "A larger source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
+        "A larger source raises ImageError before it is decoded. The default is Pillow's limit for "
         "decompression bombs.",
         metavar="N", low=1, high=2**40,
     )  # fmt: skip
@@ -387,7 +387,7 @@ class BuildOptions:
     image: ImageOptions = option(ImageOptions(), "How each image is stored.", flag=None)
     layout: Layout = option("lmdb", "LMDB shards, or ordinary image files.", flag="--to")
     shard_samples: int | None = option(
-        None, "Maximum number of samples per shard.", unset="by their number", metavar="N", low=1, high=2**31 - 1
+        None, "Maximum number of samples per shard.", unset="by sample count", metavar="N", low=1, high=2**31 - 1
     )
     follow_links: bool = option(False, "Follow links that lead out of SRC.")
     checksum: bool = option(

@@ -176,7 +176,7 @@ def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
         others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
-        known = f"it has {others}" if others else "give one with --labels that does"
+        known = f"it has {others}" if others else "give a --labels table with it"
         raise SourceError(f"{_option(place)} {place}: the label table has no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None

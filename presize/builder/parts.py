@@ -53,7 +53,7 @@ class SharedListing:
             raise BuildError(
                 f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
                 f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
-                f"{' and so on' if several else ''}, then repeat this command"
+                f"{' and so on' if several else ''}, then run this command again"
             )
 
 

@@ -115,7 +115,7 @@ class BuildResult:
         if self.rejected:
             facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
         if self.unreadable:
-            facts.append(f"{plural(self.unreadable, 'file')} could not be read; build again to try them again")
+            facts.append(f"{plural(self.unreadable, 'file')} could not be read; run again to retry")
         return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])
 
 
@@ -241,7 +241,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     first = built.manifests[0]
     if unreadable := first.left_out.get("unreadable"):
         one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
-        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to retry")
+        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run again to retry")
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
     several = len(plan.options.image.sizes) > 1

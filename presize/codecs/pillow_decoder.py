@@ -104,7 +104,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         load(opened, name)
     except ImageError as error:
         if previewed:
-            raise ImageError(f"a camera's raw file; only its preview can be read ({error})") from error
+            raise ImageError(f"a camera raw file; only its preview can be read ({error})") from error
         raise
     if name in ("webp", "avif", "heic"):
         several = getattr(opened, "n_frames", 1) > 1

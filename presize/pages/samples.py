@@ -153,7 +153,7 @@ class ViewedDataset:
         return decode(_read(self.raw, row["path"]), scale=scale).pixels
 
     def _damage(self, sample: int, what: str) -> DatasetError:
-        return DatasetError(f"sample {sample} of {self.root} is damaged: {what or 'not enough memory'}")
+        return DatasetError(f"sample {sample} of {self.root} is damaged: {what or 'out of memory'}")
 
 
 def _read(folder: Path, path: str) -> bytes:

@@ -268,7 +268,7 @@ def test_bad_boxes_reject_their_image_if_told_and_an_update_does_as_a_build_from
 @pytest.mark.parametrize(
     ("column", "option", "said"),
     [
-        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give one with --labels that does"),
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give a --labels table with it"),
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),

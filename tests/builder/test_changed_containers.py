@@ -290,7 +290,7 @@ def test_where_an_image_that_cannot_be_stored_stops_the_build_a_change_is_named_
 
 def test_samples_in_another_order_are_another_build(swap: Swap) -> None:
     swap.stops(on_shard=once(swap.replace))
-    swap.stops(r"the source has changed \(.*--overwrite replaces it")
+    swap.stops(r"the source has changed \(.*--overwrite to replace it")
     swap(run=OVERWRITE)
     assert swap.shades() == {0}
 

@@ -474,7 +474,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, build: Buil
     assert_like_new(build)
 
 
-BY_OVERWRITE, BY_EITHER = "choose another OUT, or --overwrite", "--update brings it up to date, --overwrite replaces it"
+BY_OVERWRITE, BY_EITHER = "choose another OUT, or use --overwrite", "--update to bring it up to date, or --overwrite"
 
 
 def lose_the_base(build: Builder) -> None:
@@ -508,7 +508,7 @@ def test_an_interrupted_update_can_be_begun_from_nothing(then: str, build: Build
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
 REFUSED: dict[str, tuple[BuildOptions, RunOptions, bool, str]] = {
     "a changed source": (FOURS, SERIAL, True, BY_EITHER),
-    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave them"),
+    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; omit these"),
     "no checksums": (CHECKSUM, UPDATE, False, "checksum was False, is True.*--overwrite"),
 }
 
@@ -545,7 +545,7 @@ def test_an_upgrade_stops_an_update_if_it_makes_other_bytes(build: Builder, monk
     change_much(build.source)
     with monkeypatch.context() as patch:
         patch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
-        said = r"made with simplejpeg [\d.]+, this machine has simplejpeg 99, which makes other bytes.*--overwrite"
+        said = r"built with simplejpeg [\d.]+, this machine has simplejpeg 99, which gives different bytes.*--overwrite"
         with pytest.raises(BuildError, match=said):
             build(run=UPDATE)
     build(run=UPDATE)

@@ -200,7 +200,7 @@ def test_tiles_and_metadata_go_together() -> None:
 def test_an_image_too_long_for_a_jpeg_is_refused(tiles: bool) -> None:
     longest = np.zeros((MAX_JPEG_SIDE, 2, 3), np.uint8)
     assert opened(encode(longest, options(64, tiles=tiles))).size == (2, MAX_JPEG_SIDE)
-    with pytest.raises(ImageError, match=r"2x65501 pixels exceed the limit of JPEG: 65500 a side"):
+    with pytest.raises(ImageError, match=r"2x65501 pixels exceed the limit of JPEG: 65500 per side"):
         encode(np.zeros((MAX_JPEG_SIDE + 1, 2, 3), np.uint8), options(64, tiles=tiles))
 
 

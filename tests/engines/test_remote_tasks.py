@@ -115,7 +115,7 @@ def test_an_engine_that_fails_leaves_what_is_finished(build: Builder, use: Use) 
     use(Threads(on_task=fail))
     with pytest.raises(BuildError) as caught:
         build()
-    assert str(caught.value) == "dask failed: the worker has gone; finished shards are kept, run again to resume"
+    assert str(caught.value) == "dask failed: the worker has gone; finished shards are kept; run again to resume"
     use(Threads())
     assert build().resumed > 0
 
