@@ -229,7 +229,7 @@ def test_other_changes_of_the_source_still_need_an_update(build: Builder) -> Non
     with unlisted("class-2/06.png"):
         warned(build, "1 file could not be read")
     shutil.copy(build.source / "class-0" / "00.png", build.source / "class-0" / "new.png")
-    with pytest.raises(BuildError, match="--update brings it up to date"):
+    with pytest.raises(BuildError, match="--update to bring it up to date"):
         build()
 
 

@@ -565,7 +565,7 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     change_manifest(build.out, lambda values: values["identity"].update(codecs=codecs))
     assert build().resumed == 7, "there is nothing to do"
     put(build.source / "bee" / "new.png", seed=3)
-    with pytest.raises(BuildError, match=r"the source has changed.*; --update brings it up to date"):
+    with pytest.raises(BuildError, match=r"the source has changed.*; use --update to bring it up to date"):
         build()
     build(run=UPDATE)
     data = build.data()

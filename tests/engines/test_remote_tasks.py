@@ -224,7 +224,7 @@ def test_a_worker_that_does_not_see_what_the_driver_sees_says_so(what: str, sent
 
 def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     versions = sent.codecs.versions | {"simplejpeg": "0.1"}
-    assert "it was made with simplejpeg 0.1, this machine has simplejpeg" in refusal(
+    assert "it was built with simplejpeg 0.1, this machine has simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
 
