@@ -516,8 +516,8 @@ def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
 @documented
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that select the samples of a source, and so the bytes of a dataset, which records the samples but not these
-    options."""
+    """Options that select the samples of a source, and so the bytes of a dataset. A dataset records its samples, not
+    these options."""
 
     labels: str | os.PathLike[str] | None = option(
         None,

@@ -253,7 +253,7 @@ def _list_all(
             refused.append(rejected(as_utf8(path), str(error)))
             continue
         if listed is None:
-            raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
+            raise SourceError(f"{path!r} in {source.root} changed while it was listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.container.version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
         for prefix in ("", *(f"{companion.name}_" for companion in companions)):

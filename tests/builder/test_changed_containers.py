@@ -256,7 +256,7 @@ def test_what_looks_damaged_because_it_is_being_written_is_listed_again(
 
 def test_what_changes_whenever_it_is_listed_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
-    with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
+    with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changed while it was listed; run again when it is"):
         swap()
 
 
