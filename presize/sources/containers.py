@@ -229,7 +229,7 @@ def list_containers(
             listed.table = listed.table.drop_columns("label")
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
-        first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
+        first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     table = with_column(listed.table, "run", _runs(listed.table))
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))

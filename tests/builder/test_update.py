@@ -508,7 +508,7 @@ def test_an_interrupted_update_can_be_begun_from_nothing(then: str, build: Build
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
 REFUSED: dict[str, tuple[BuildOptions, RunOptions, bool, str]] = {
     "a changed source": (FOURS, SERIAL, True, BY_EITHER),
-    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; omit these"),
+    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave these"),
     "no checksums": (CHECKSUM, UPDATE, False, "checksum was False, is True.*--overwrite"),
 }
 

@@ -121,7 +121,7 @@ LINKS_OUT = [
     ("a folder, as a class", "b", "../far", "b/2.jpg"),
     ("a folder", "a/deeper", "../../far", "a/deeper/2.jpg"),
 ]
-LEFT_OUT = "1 folder left out with everything inside; the first is '.*--follow-links"
+LEFT_OUT = "1 folder left out with everything inside; the first: '.*--follow-links"
 FOLLOWED = {"follow_links": True}
 LINKED = [
     *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
@@ -136,7 +136,7 @@ LINKED = [
     of("the folder above the source", files("a/1.jpg", "../far/2.jpg", "a/up -> ../.."), FOLLOWED,
        paths=["a/1.jpg", "a/up/far/2.jpg"], rejected={"a/up/raw": LOOP}),
     of("a folder in 250 others", files("a/1.jpg", "a/" * 250 + "2.jpg", "a/" * 251 + "3.jpg"),
-       said="1 folder left out with everything inside; the first is", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
+       said="1 folder left out with everything inside; the first: ", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
        rejected={"/".join("a" * 251): "it lies in more than 250 folders"}),
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that is a link out", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,

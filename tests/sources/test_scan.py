@@ -245,7 +245,7 @@ def test_a_folder_that_may_not_be_read_is_left_out_and_no_class(
     for name in names:
         if name.endswith(".tar"):
             write_tar(tmp_path / name, [("0.jpg", b"x")])
-    with pytest.warns(PresizeWarning, match="1 folder left out with everything inside; the first is "):
+    with pytest.warns(PresizeWarning, match="1 folder left out with everything inside; the first: "):
         source = scan(tmp_path)
     (reject,) = source.rejects
     assert (reject.path, reject.error) == (names[-1].rpartition("/")[0], UNREADABLE)
