@@ -92,7 +92,7 @@ def deprecated(name: str, *, instead: str, until: str, version: str | None = Non
 
         version = presize.__version__
     if _minor_release(version) >= _minor_release(until):
-        raise RuntimeError(f"{name} was to be removed in presize {until}, and this is {version}: remove it")
+        raise RuntimeError(f"{name} should have been removed in presize {until}, but this is {version}: remove it")
     message = f"{name} is deprecated and will be removed in presize {until}; use {instead}"
     warn(message, PresizeDeprecationWarning)
 

@@ -121,7 +121,7 @@ class ImageOptions:
     color: Color = option(
         "rgb",
         "Channels to store; keep: one for grey images, three for others.",
-        "Transparency is composed on white, except for rgba.",
+        "Transparency is composited on white, except for rgba.",
     )
     depth: Depth = option(8, "Bits per channel; 16 needs --format png or raw.", "16 scales sources of 8 bits.")
     icc: Icc = option(

@@ -274,7 +274,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
     elif not result.labelled:
         lines.append(f"  no labels{_NO_LABELS.get(labels, ': the table of --labels has none')}")
     if result.smaller:
-        lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale does that")
+        lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale enlarges them")
     if result.largest_bytes >= result.source_bytes > 0 and not keep:
         lines.append(
             f"  no space saved: files of {size_text(result.source_bytes)} became {size_text(result.largest_bytes)}"

@@ -60,7 +60,7 @@ def test_build_says_what_was_made(build: Build) -> None:
 
 
 NO_LABELS = "  no labels: a folder of images needs a table of labels, --labels"
-SMALLER = "  1 image smaller than --size, not enlarged; --upscale does that"
+SMALLER = "  1 image smaller than --size, not enlarged; --upscale enlarges them"
 NO_SPACE = "  no space saved: files of"
 
 
@@ -136,7 +136,7 @@ def mixed(tmp_path: Path) -> Path:
 def test_build_counts_what_was_lost_and_names_the_option_that_keeps_it(build: Build, mixed: Path) -> None:
     lines = build(source=mixed).out.splitlines()
     assert "  1 image of more than 8 bits per channel, stored with 8; --depth 16 keeps them, as png or raw" in lines
-    assert "  1 image with transparency, composed on white; --color rgba keeps it, as png, webp or raw" in lines
+    assert "  1 image with transparency, composited on white; --color rgba keeps it, as png, webp or raw" in lines
     assert "  1 image with a palette, stored as its colours; --pair keeps the numbers of a mask" in lines
     report = (OUT / "report.html").read_text()
     assert '<h1 class="warn">' in report and "4 images stored, 3 warnings" in report
