@@ -179,8 +179,8 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         like_image = unpack_facts(columns["source_facts"], "like_image") == 1
         if like_image.any() and not like_image.all():
             warn(
-                f"{companion.name}: the shape of {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} does "
-                "not begin with the height and width of the upright image; they are stored unchanged, the others are "
+                f"{companion.name}: the shape of {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} "
+                "does not begin with the height and width of the upright image; they are stored unchanged, the others are "
                 "resized with it"
             )
     is_deep = (
