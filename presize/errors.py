@@ -28,7 +28,7 @@ class NotAnImageError(ImageError):
 
 
 class UnreadableError(ImageError):
-    """The file of an image or its companion cannot be read now, whatever its content. Later runs try it again."""
+    """The file of an image or its companion cannot be read now, whatever its content. Later runs retry it."""
 
 
 class CrashError(ImageError):
@@ -40,7 +40,7 @@ class DatasetError(PresizeError):
 
 
 class BuildError(PresizeError):
-    """A build cannot start or continue. Finished shards are kept, and the same command resumes it."""
+    """A build cannot start or continue. Finished shards are kept; running it again resumes it."""
 
 
 class RemoteError(PresizeError):
