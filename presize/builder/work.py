@@ -192,8 +192,7 @@ def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
         raise ImageError(f"{were} before this run; run again with --overwrite to retry")
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise TooManyRejectsError(
-            f"{were}, more than --max-errors {run.max_errors} allows; "
-            "run again with a larger --max-errors to resume"
+            f"{were}, more than --max-errors {run.max_errors} allows; run again with a larger --max-errors to resume"
         )
 
 
