@@ -350,7 +350,7 @@ def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
     swap = Swap(tmp_path, kind)
     swap.part(1)
     CHANGES[change](swap)
-    fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part starts over"
+    fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part to start over"
     for again in (partial(swap.part, 2), swap):
         with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
             again()
