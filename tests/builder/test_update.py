@@ -474,7 +474,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, build: Buil
     assert_like_new(build)
 
 
-BY_OVERWRITE, BY_EITHER = "choose another OUT, or use --overwrite", "--update to bring it up to date, or --overwrite"
+BY_OVERWRITE, BY_EITHER = "choose another OUT, or use --overwrite", "use --update to bring it up to date, or --over"
 
 
 def lose_the_base(build: Builder) -> None:
