@@ -76,7 +76,7 @@ class Dataset:
         if manifest.layout == "folder":
             raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
         if manifest.engine != ENGINE:
-            made = f"{self.root} was made with LMDB {manifest.engine}"
+            made = f"{self.root} was built with LMDB {manifest.engine}"
             raise DatasetError(f"{made}; this presize reads {ENGINE}: upgrade presize")
         return manifest, read_index(self.root, manifest, self.check)
 
