@@ -28,7 +28,7 @@ class NotAnImageError(ImageError):
 
 
 class UnreadableError(ImageError):
-    """The file of an image or its companion cannot be read now, whatever its content. Later runs try it again."""
+    """The file of an image or its companion cannot be read now, whatever its content. Later runs retry it."""
 
 
 class CrashError(ImageError):
@@ -40,7 +40,7 @@ class DatasetError(PresizeError):
 
 
 class BuildError(PresizeError):
-    """A build cannot start or continue. Finished shards are kept, and the same command resumes it."""
+    """A build cannot start or continue. Finished shards are kept; running it again resumes it."""
 
 
 class RemoteError(PresizeError):
@@ -92,7 +92,7 @@ def deprecated(name: str, *, instead: str, until: str, version: str | None = Non
 
         version = presize.__version__
     if _minor_release(version) >= _minor_release(until):
-        raise RuntimeError(f"{name} was to be removed in presize {until}, and this is {version}: remove it")
+        raise RuntimeError(f"{name} should have been removed in presize {until}, but this is {version}: remove it")
     message = f"{name} is deprecated and will be removed in presize {until}; use {instead}"
     warn(message, PresizeDeprecationWarning)
 

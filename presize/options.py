@@ -71,7 +71,7 @@ class Size(NamedTuple):
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
-        """Return the name of its folder in a build of several: ``256``, ``320x240`` (width x height), or ``keep``."""
+        """Return ``256``, ``320x240`` (width x height) or ``keep``. Builds of several sizes name their folders so."""
         if self == (-1, -1):
             return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
@@ -97,9 +97,9 @@ class ImageOptions:
 
     sizes: tuple[Size, ...] = option(
         (Size(256, 256),),
-        "Target size in pixels; several make OUT/SIZE each. keep: store images as they are.",
-        "All are made from one decode, and stored in this order. With KEEP an image that already is in `format` is "
-        "not decoded.",
+        "Target size in pixels; with several, each is built in OUT/SIZE. keep: store images as they are.",
+        "All are made from one decode, and stored in this order. With KEEP an image already in `format` is not "
+        "decoded.",
         flag="--size", metavar="N|WxH|keep", parse=Size.parse,
     )  # fmt: skip
     fit: Fit = option(
@@ -108,7 +108,7 @@ class ImageOptions:
     filter: Filter = option(
         "bicubic",
         "Filter for resizing; all but nearest antialias.",
-        "bicubic is torchvision's and Pillow's (a = -0.5). nearest does not mix pixels: it is meant for class "
+        "bicubic is torchvision's and Pillow's (a = -0.5). nearest does not mix pixels: use it for class "
         "numbers, not for photographs.",
     )
     resize_backend: ResizeBackend = option(
@@ -121,7 +121,7 @@ class ImageOptions:
     color: Color = option(
         "rgb",
         "Channels to store; keep: one for grey images, three for others.",
-        "Transparency is composed on white, except for rgba.",
+        "Transparency is composited on white, except for rgba.",
     )
     depth: Depth = option(8, "Bits per channel; 16 needs --format png or raw.", "16 scales sources of 8 bits.")
     icc: Icc = option(
@@ -141,7 +141,7 @@ class ImageOptions:
         "resized",
         "JPEGs to store in tiles, so that a crop is read without the rest. --no-tiles: none.",
         '"all" also recodes, without loss, JPEGs that would otherwise be stored unchanged; it needs the compiled '
-        'decoder. True is another spelling of "resized", and False of "none". Other formats have no tiles.',
+        'decoder. True means "resized", False "none". Other formats have no tiles.',
     )
     upscale: bool = option(False, "Also enlarge images smaller than the target.", "Otherwise they keep their size.")
     keep_metadata: bool = option(
@@ -152,7 +152,7 @@ class ImageOptions:
     max_pixels: int = option(
         MAX_PIXELS,
         "Reject sources with more pixels.",
-        "A larger source is an ImageError, raised before it is decoded. The default is Pillow's limit for "
+        "A larger source raises ImageError before it is decoded. The default is Pillow's limit for "
         "decompression bombs.",
         metavar="N", low=1, high=2**40,
     )  # fmt: skip
@@ -208,8 +208,8 @@ _FIELDS = ("stem", "dir", "name", "subdir")
 @documented
 @dataclass(frozen=True)
 class Companion:
-    """Second image of every sample, such as a segmentation mask, with the geometry of the first; or an array, such as
-    an embedding.
+    """Second image of every sample, such as a segmentation mask, transformed like the first; or an array, such as an
+    embedding.
 
     `name` names its shards and index columns. `pattern` is the path of its file, relative to the source:
     ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the name without its suffix, ``{dir}``
@@ -239,7 +239,7 @@ class Companion:
         if not isinstance(self.name, str) or not re.fullmatch(COMPANION_NAME, self.name, re.ASCII):
             raise OptionError(f"pair: expected a name of up to 32 letters, digits and _, got {self.name!r}")
         if self.name == "source" or self.name.endswith("_source"):
-            raise OptionError(f"pair: {self.name!r} would repeat columns of the index; choose another name")
+            raise OptionError(f"pair: {self.name!r} would duplicate columns of the index; choose another name")
         if (self.pattern is None) == (self.column is None):
             raise OptionError(
                 f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
@@ -257,7 +257,7 @@ class Companion:
         if self.is_array and not self.is_exact:
             raise OptionError(
                 f"pair_filter: {self.filter} is for images, but {self.name} is stored as arrays (npy), which only "
-                "nearest resizes; give the filter of each image as NAME=FILTER"
+                "nearest resizes; set the filters of other companions with NAME=FILTER"
             )
         if self.is_exact and self.format not in ("png", "raw", "npy"):
             raise OptionError(
@@ -387,7 +387,7 @@ class BuildOptions:
     image: ImageOptions = option(ImageOptions(), "How each image is stored.", flag=None)
     layout: Layout = option("lmdb", "LMDB shards, or ordinary image files.", flag="--to")
     shard_samples: int | None = option(
-        None, "Maximum number of samples per shard.", unset="by their number", metavar="N", low=1, high=2**31 - 1
+        None, "Maximum number of samples per shard.", unset="by sample count", metavar="N", low=1, high=2**31 - 1
     )
     follow_links: bool = option(False, "Follow links that lead out of SRC.")
     checksum: bool = option(
@@ -400,7 +400,7 @@ class BuildOptions:
         (),
         "Companion image of each sample: mask=masks/{stem}.png, or mask=column:COLUMN of the label "
         "table.",
-        "They are kept in the order of their names.",
+        "They are sorted by name.",
         flag="--pair", metavar="NAME=PATTERN",
     )  # fmt: skip
     boxes: tuple[Coordinates, ...] = option(
@@ -474,7 +474,7 @@ class BuildOptions:
 
         Raises:
             OptionError: an option is invalid, or from a later presize.
-            TypeError, KeyError, AttributeError: the values are not those of to_json.
+            TypeError, KeyError, AttributeError: the values were not written by to_json.
         """
         given = {name: value for name, value in values.items() if name != "derived"}
         _check_known(cls, given)
@@ -516,8 +516,8 @@ def _recorded(options: BuildOptions | ImageOptions) -> dict[str, Any]:
 @documented
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that select the samples of a source, and so the bytes of a dataset. It records the samples, but not these
-    options."""
+    """Options that select the samples of a source, and so the bytes of a dataset. A dataset records its samples, not
+    these options."""
 
     labels: str | os.PathLike[str] | None = option(
         None,
@@ -683,7 +683,7 @@ class RunOptions:
     )
     timeout_s: float = option(
         300.0,
-        "Time limit per image; retried once alone, then rejected.",
+        "Time limit per image; one that exceeds it is retried alone, then rejected.",
         'Above 0 and up to 1,000,000 seconds. "sequential" has no time limit.',
         metavar="S",
     )

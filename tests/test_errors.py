@@ -58,11 +58,12 @@ def test_from_its_release_on_an_old_name_is_an_error_that_says_what_to_do(
 ) -> None:
     with pytest.raises(RuntimeError) as caught:
         deprecated("--old", instead="--new", until=until, version=version)
-    assert str(caught.value) == f"--old was to be removed in presize {until}, and this is {version}: remove it", reason
+    said = f"--old should have been removed in presize {until}, but this is {version}: remove it"
+    assert str(caught.value) == said, reason
 
 
 def test_the_version_is_that_of_presize_unless_given() -> None:
-    with pytest.raises(RuntimeError, match=r"^f\(\) was to be removed in presize 0\.0, and this is \d"):
+    with pytest.raises(RuntimeError, match=r"^f\(\) should have been removed in presize 0\.0, but this is \d"):
         deprecated("f()", instead="g()", until="0.0")
     with pytest.warns(DeprecationWarning, match="removed in presize 999"):
         deprecated("f()", instead="g()", until="999.0")

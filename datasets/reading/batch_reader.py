@@ -291,7 +291,9 @@ class BatchReader:
 
     def _too_large(self, sample: int) -> str:
         height, width = self.data.numbers("height")[sample], self.data.numbers("width")[sample]
-        return str(self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels={self.data.max_pixels}"))
+        return str(
+            self.data.damage(sample, f"{width} x {height} pixels, more than max_pixels allows ({self.data.max_pixels})")
+        )
 
 
 def _resizes_first(crop: Crop) -> bool:

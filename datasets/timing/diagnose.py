@@ -382,7 +382,7 @@ def _within(edges: Sequence[_Edge]) -> float:
 def _notes(found: Diagnosis) -> Iterator[str]:
     if not found.loading.chosen:
         how = "during" if found.loading.workers else "between"
-        yield f"Only the batches of this loader can be observed: it seems to make them {how} steps."
+        yield f"Only the batches of this loader can be observed; it seems to load them {how} steps."
     # Another memory layout of batches can make the step itself faster or slower.
     for name, other, step in found.alternatives:
         its_s, step_s = step.mean_s * found.loading.images / other.images, found.step.mean_s

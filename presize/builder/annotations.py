@@ -62,8 +62,8 @@ def check_annotations(table: pa.Table, options: BuildOptions) -> None:
         if not place.in_shares and small.any():
             found, images, first = rows.counted(table, small)
             warn(
-                f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if they "
-                f"are fractions of the image, they are misread: all boxes of a column have one format, {place.format}"
+                f"column {place.column!r} has {found} smaller than a pixel, in {images}, the first '{first}'; if these "
+                f"are fractions of the image, convert them: {place.format} means pixels in the whole column"
             )
     for place in options.keypoints:
         points = _points(table, place)[1]
@@ -78,7 +78,7 @@ def _check_unit(place: Coordinates, numbers: Numbers) -> None:
     what = "points" if option == "--keypoints" else "boxes"
     if not place.in_shares and near > len(numbers) - near:
         raise SourceError(
-            f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have no number of {_SHARE_LIMIT:g} or more: "
+            f"column {place.column!r}: {near:,} of {len(numbers):,} {what} have only numbers below {_SHARE_LIMIT:g}: "
             f"expected pixels of the source image; for fractions of its width and height, give {option} {place}%"
         )
     if place.in_shares and near < len(numbers) - near:
@@ -176,7 +176,7 @@ def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
         others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
-        known = f"it has {others}" if others else "give one with --labels that does"
+        known = f"it has {others}" if others else "give a --labels table with it"
         raise SourceError(f"{_option(place)} {place}: the label table has no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None

@@ -135,7 +135,7 @@ def _presize(source: Path | Url, options: BuildOptions, sample: Sources) -> Enco
     except ImageError as error:
         return error
     except MemoryError:
-        return ImageError("memory ran out")
+        return ImageError("out of memory")
 
 
 def _on_disk(nbytes: int, page_bytes: int) -> int:

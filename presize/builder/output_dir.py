@@ -146,9 +146,9 @@ class OutputDir:
         inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
         if is_folder and inner.is_relative_to(outer):
-            raise SourceError(f"OUT {out} lies inside the source {source}; choose a place outside it")
+            raise SourceError(f"OUT {out} lies inside the source {source}; choose a folder outside it")
         if is_folder and outer.is_relative_to(inner):
-            raise SourceError(f"the source {source} lies inside OUT {out}; choose a place apart from it")
+            raise SourceError(f"the source {source} lies inside OUT {out}; choose another OUT")
         try:
             os.fspath(output.path).encode()
         except UnicodeEncodeError:
@@ -395,7 +395,7 @@ def _check_empty(folder: Path, expected: set[str]) -> None:
     if others:
         are_sizes = all((folder / name / MANIFEST).exists() for name in others)
         what = f"datasets of the sizes {', '.join(others)}; choose another OUT"
-        other = f"{others[0]!r} and is not a presize dataset; choose an empty or a new folder"
+        other = f"{others[0]!r} and is not a presize dataset; choose a new or empty folder"
         raise BuildError(f"OUT {folder} holds {what if are_sizes else other}")
 
 

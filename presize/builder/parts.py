@@ -42,7 +42,7 @@ class SharedListing:
                     f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, not "
                     f"{value!r}); use the same for all parts, or --overwrite without --part to start over"
                 )
-        fix = f"the parts in OUT {out} share that list; --overwrite without --part starts over"
+        fix = f"the parts in OUT {out} share that list; use --overwrite without --part to start over"
         check_containers(self.source.root, self.source.containers, fix)
 
     def check_finished(self, waiting: Sequence[int], out: Path) -> None:
@@ -53,7 +53,7 @@ class SharedListing:
             raise BuildError(
                 f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
                 f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
-                f"{' and so on' if several else ''}, then repeat this command"
+                f"{' and so on' if several else ''}, then run this command again"
             )
 
 

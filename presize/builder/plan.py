@@ -119,11 +119,11 @@ def differences(
 def other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
     changed = [name for name in now if then.get(name) != now[name]]
     if not changed:
-        return "the same library versions make other bytes on this machine: another processor, or another build of them"
+        return "the same library versions give different bytes on this machine: another processor, or other builds"
     were = " and ".join(f"{name} {then.get(name, '(unknown)')}" for name in changed)
     are = " and ".join(f"{name} {now[name]}" for name in changed)
-    other = "which makes other bytes" if len(changed) == 1 else "which together make other bytes"
-    return f"it was made with {were}, this machine has {are}, {other}"
+    other = "which gives different bytes" if len(changed) == 1 else "which together give different bytes"
+    return f"it was built with {were}, this machine has {are}, {other}"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

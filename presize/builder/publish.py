@@ -179,8 +179,9 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         like_image = unpack_facts(columns["source_facts"], "like_image") == 1
         if like_image.any() and not like_image.all():
             warn(
-                f"{companion.name}: {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} without the "
-                "height and width of the upright image; they are stored unchanged, the others are resized with it"
+                f"{companion.name}: the shape of {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} "
+                "does not begin with the height and width of the upright image; they are stored unchanged, the others "
+                "are resized with it"
             )
     is_deep = (
         companion.is_exact and not companion.is_array and bool(unpack_facts(columns["source_facts"], "deep").any())

@@ -40,7 +40,7 @@ _MOST_REMOVED = 0.9
 """Largest share of its images that an update may remove. More are usually missing by mistake (an unmounted disk or
 another SRC), and rebuilding the few that remain is quick."""
 
-_LEAVE_OUT = "omit these options to keep the dataset's, or --overwrite replaces it"
+_LEAVE_OUT = "leave these options out to keep the dataset's, or use --overwrite to replace it"
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
@@ -132,11 +132,11 @@ def _refusal(
         what, existing = "an unfinished build", begun
     else:
         what, existing = "a dataset", next(manifest for manifest in published if manifest)
-    fix = "choose another OUT, or --overwrite replaces it"
+    fix = "choose another OUT, or use --overwrite to replace it"
     whole = all(published) and (begun is None or begun.update)
     can_update = whole and plan.options.layout == "lmdb" and not isinstance(plan.source, DatasetSource)
     if can_update and not _unlike(existing, plan):
-        fix = "--update brings it up to date, --overwrite replaces it"
+        fix = "use --update to bring it up to date, or --overwrite to replace it"
     differing = "; ".join(differences_from(existing, plan)) or "some sizes are missing"
     return BuildError(f"OUT {output.path} holds {what} that differs ({differing}); {fix}")
 
@@ -149,7 +149,7 @@ def check_may_update(
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
-            "update those and derive it again, or --overwrite replaces it"
+            "update those and derive it again, or use --overwrite to replace it"
         )
     if existing[0] is not None and root is not None:
         _check_removed(existing[0], plan, out, root)
@@ -184,7 +184,7 @@ def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> N
         raise BuildError(
             f"OUT {out} holds {plural(len(paths), 'image')}, and --update would remove {len(gone):,} of them, whose "
             f"files are no longer in {plan.source.name}, such as {printable(gone[0].as_py())}; mount the missing "
-            "disk, or give the SRC that has them; to remove them on purpose, --overwrite rebuilds OUT"
+            "disk, or give the SRC that has them; to remove them on purpose, rebuild OUT with --overwrite"
         )
     if emptied := _emptied_folders(plan.source.root, gone):
         others = f" and {len(emptied) - 1:,} more" if emptied[1:] else ""

@@ -50,10 +50,10 @@ class BuildResult:
         out: the output folder or URL, as given.
         files: files in the source.
         stored: stored images.
-        rejected: files that claim to be images and could not be stored.
+        rejected: files that are images by content or name but could not be stored.
         skipped: files that are not images, by content and by name.
         hidden: files and folders whose names begin with a dot.
-        outside: files next to the class folders.
+        outside: files outside the class folders.
         bytes: size of the stored images and their companions, all sizes together.
         shards: number of shards of each size.
         seconds: time from scan to manifest.
@@ -115,7 +115,7 @@ class BuildResult:
         if self.rejected:
             facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
         if self.unreadable:
-            facts.append(f"{plural(self.unreadable, 'file')} could not be read; build again to try them again")
+            facts.append(f"{plural(self.unreadable, 'file')} could not be read; run again to retry")
         return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])
 
 
@@ -146,16 +146,16 @@ def build_dataset(
     on_plan: Callable[[Plan], None] = lambda _: None,
     on_shard: Callable[[ShardDone], None] = lambda _: None,
 ) -> BuildResult:
-    """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several).
+    """Resize the images of `source` and publish them as a dataset in `out` (``out/SIZE`` for several sizes).
 
     Call it again to finish an interrupted build, or to retry files that could not be read; it does nothing if the
     dataset is complete. If anything stops a build, even KeyboardInterrupt, finished shards are kept and nothing is
-    published. Call it also to publish the shards of build_part once all parts are finished.
+    published. Once all parts of build_part are finished, it publishes their shards.
 
     With ``run.update``, images whose file has the same path, size and modification time (with ``options.checksum``: the
     same content) are not decoded again, and unchanged shards stay. Unchanged files that were rejected for their content
-    are tried again only with ``options.checksum``. The options have to be those of the dataset, and the codecs have to
-    produce the same bytes for the golden images.
+    are tried again only with ``options.checksum``. The options must be those of the dataset, and the codecs must
+    encode the reference images of presize to the same bytes.
 
     Args:
         source: the folder of images.
@@ -241,7 +241,7 @@ def result_of(built: Built, plan: Plan, out: Path | str, root: Path, seconds: fl
     first = built.manifests[0]
     if unreadable := first.left_out.get("unreadable"):
         one = "".join(f", the first: {e.path}: {e.reason}" for e in first_rejects(root / first.rejects.file, 1, True))
-        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run the same command again to retry")
+        warn(f"{plural(unreadable, 'file')} could not be read{printable(one)}; run again to retry")
     index = read_index(root, first, check=False)
     facts = index.column("source_facts").to_numpy()
     several = len(plan.options.image.sizes) > 1
@@ -337,7 +337,7 @@ class PartResult:
         published: True if the whole dataset is already published. All counts except `unreadable` are 0 then.
         shards: number of shards of this part, in each size.
         stored: stored images.
-        rejected: files that claim to be images and could not be stored.
+        rejected: files that are images by content or name but could not be stored.
         skipped: files that are not images.
         bytes: size of the stored images and their companions, all sizes together.
         seconds: time to build the shards, without listing the source.

@@ -162,7 +162,7 @@ def _manifest_at(bucket: Bucket) -> Manifest | None:
     try:
         return parse_manifest(found[0], bucket.url) if found else None
     except DatasetError as error:
-        raise BuildError(f"{error}; remove what is there with a tool of the store, or choose another OUT") from None
+        raise BuildError(f"{error}; remove the objects with the store's own tools, or choose another OUT") from None
 
 
 def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
@@ -171,8 +171,8 @@ def _check_same(plan: Plan, there: Sequence[Manifest | None], url: str) -> None:
         if manifest is not None and not is_all_of(plan, [manifest]):
             differing = "; ".join(differences_from(manifest, plan))
             raise BuildError(
-                f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove what is there with "
-                "a tool of the store, or update it with --update if only its source has changed"
+                f"OUT {url} holds a dataset that differs ({differing}); choose another OUT, remove its objects with "
+                "the store's own tools, or update it with --update if only its source has changed"
             )
 
 
@@ -184,10 +184,14 @@ def _check_files(buckets: Sequence[Bucket], there: Sequence[Manifest | None], ur
         sizes = {found.path: found.nbytes for found in bucket.list()}
         for file in manifest.files():
             if file != manifest.report and sizes.get(file.file) != file.bytes:
-                found = f"has {sizes[file.file]} bytes, not {file.bytes}" if file.file in sizes else "is missing"
+                found = (
+                    f"has {sizes[file.file]} bytes where the manifest says {file.bytes}"
+                    if file.file in sizes
+                    else "is missing"
+                )
                 raise BuildError(
                     f"OUT {url} is damaged: {bucket.url}/{file.file} {found}; presize upload sends it again from a "
-                    "copy of the dataset; without one, remove all of OUT with a tool of the store and build it again"
+                    "copy of the dataset; without one, remove all of OUT with the store's own tools and build it again"
                 )
 
 

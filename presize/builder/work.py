@@ -189,11 +189,10 @@ def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
     """Raise ImageError or TooManyRejectsError if more images are rejected than `run` allows."""
     were = plural(rejected, "image was", "images were") + " rejected"
     if rejected and run.on_error == "fail":
-        raise ImageError(f"{were} before this run; --overwrite tries them again")
+        raise ImageError(f"{were} before this run; run again with --overwrite to retry")
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise TooManyRejectsError(
-            f"{were}, more than --max-errors {run.max_errors} allows; "
-            "run the same command with a larger budget to resume"
+            f"{were}, more than --max-errors {run.max_errors} allows; run again with a larger --max-errors to resume"
         )
 
 

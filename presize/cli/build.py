@@ -138,7 +138,7 @@ def build(
     with (
         BuildProgress(sys.stderr, quiet) as progress,
         Progress(sys.stderr, "upload", in_bytes=True, quiet=quiet) as uploading,
-        interruptible("the same command resumes the build"),
+        interruptible("run again to resume"),
     ):
 
         def on_plan(plan: Plan) -> None:
@@ -259,7 +259,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
     from presize.codecs.source_facts import loss_sentences  # imports NumPy
 
     now = result.files - result.resumed
-    idle = "nothing had to be decoded" if update or result.unreadable else "nothing was left to do"
+    idle = "nothing had to be decoded" if update or result.unreadable else "nothing to do"
     built_now = f"{now:,} of them now, " if result.resumed and not update else ""
     rate = f"{built_now}{rate_text(result.images_per_s)} images/s" if now else idle
     lines = [f"{result_line(result.out, result.stored, result)} ({rate})"]
@@ -274,7 +274,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
     elif not result.labelled:
         lines.append(f"  no labels{_NO_LABELS.get(labels, ': the table of --labels has none')}")
     if result.smaller:
-        lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale does that")
+        lines.append(f"  {plural(result.smaller, 'image')} smaller than --size, not enlarged; --upscale enlarges them")
     if result.largest_bytes >= result.source_bytes > 0 and not keep:
         lines.append(
             f"  no space saved: files of {size_text(result.source_bytes)} became {size_text(result.largest_bytes)}"
@@ -303,17 +303,17 @@ def part_summary(result: PartResult) -> str:
     from presize.builder.parts import parts_text
 
     if result.published:
-        again = f"the same command without --part tries {plural(result.unreadable, 'unreadable file')} again"
-        return f"{result.out}: already published; {again if result.unreadable else 'nothing was left to do'}"
+        again = f"run again without --part to retry {plural(result.unreadable, 'unreadable file')}"
+        return f"{result.out}: already published; {again if result.unreadable else 'nothing to do'}"
     rate = f" ({rate_text(result.images_per_s)} images/s)" if result.images_per_s else ""
     name = f"{result.out}: part {result.part.number} of {result.part.of}, {plural(result.shards, 'shard')}"
     lines = [f"{result_line(name, result.stored, result)}{rate}"]
     if result.rejected:
         lines.append(f"  {plural(result.rejected, 'image')} rejected")
     if result.unreadable:
-        lines.append(f"  {plural(result.unreadable, 'file')} unreadable; the same command tries again")
+        lines.append(f"  {plural(result.unreadable, 'file')} unreadable; run again to retry")
     unfinished = f"unfinished parts: {parts_text(result.unfinished)}"
-    ready = "all parts are finished: the same command without --part publishes the dataset"
+    ready = "all parts are finished; run again without --part to publish the dataset"
     return "\n".join([*lines, f"  {unfinished if result.unfinished else ready}"])
 
 

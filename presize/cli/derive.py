@@ -79,7 +79,7 @@ def derive(
                 f"{size_text(found.nbytes)}; nothing was written"
             )
         return
-    with Progress(sys.stderr, "derive", quiet=quiet) as progress, interruptible("the same command resumes it"):
+    with Progress(sys.stderr, "derive", quiet=quiet) as progress, interruptible("run again to resume"):
         result = derive_dataset(
             datasets, new, options, RunOptions(jobs, timeout_s=timeout_s, overwrite=overwrite),
             on_plan=lambda found: progress.begin(len(found.plan.source.table)),

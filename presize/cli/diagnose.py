@@ -27,9 +27,9 @@ from presize.system.files import temporary_folder, write_atomically
 TRIAL = [
     click.Option(
         ["--size"], metavar="N|WxH", default="256", show_default=True, callback=parsed(Size.parse),
-        help="Size of the trial of presizing a folder.",
+        help="Image size in the presizing trial of a folder.",
     ),
-    click.Option(["--no-trial"], is_flag=True, help="Skip the trial of presizing."),
+    click.Option(["--no-trial"], is_flag=True, help="Skip the presizing trial."),
 ]  # fmt: skip
 
 

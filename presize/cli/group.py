@@ -162,7 +162,7 @@ class Interrupted(click.ClickException):
         self.exit_code = 128 + _number(stop)  # type: ignore[misc]
 
 
-GOES_ON = "run the same command again to continue"
+GOES_ON = "run again to resume"
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def read_exr(data: bytes, max_pixels: int) -> Values:
     try:
         OpenEXR: Any = importlib.import_module("OpenEXR")
     except ImportError:
-        raise ImageError("OpenEXR files need a library; install presize[exr]") from None
+        raise ImageError('OpenEXR files need OpenEXR, which is not installed: pip install "presize[exr]"') from None
     OpenEXR.set_global_thread_count(0)  # workers are processes
     try:
         file = OpenEXR.InputFile(io.BytesIO(data))

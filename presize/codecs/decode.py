@@ -1,5 +1,5 @@
 """Bytes -> upright pixels in sRGB: ordinary JPEGs by presize.codecs.jpeg.decoder, all others by Pillow. By default,
-profiles are converted, alpha is composed on white, and 16 bits are scaled to 8. Pure, thread-safe."""
+profiles are converted, alpha is composited on white, and 16 bits are scaled to 8. Pure, thread-safe."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def encode(pixels: npt.NDArray[Any], options: ImageOptions, metadata: Metadata =
     name, longest = _LONGEST.get(options.format, ("", max(pixels.shape)))
     if max(pixels.shape[:2]) > longest:
         height, width = pixels.shape[:2]
-        raise ImageError(f"{width}x{height} pixels exceed the limit of {name}: {longest} a side")
+        raise ImageError(f"{width}x{height} pixels exceed the limit of {name}: {longest} per side")
     if options.format == "jpeg":
         value = _jpeg(pixels, options)
         return jpeg_metadata.with_metadata(value, *metadata) if any(metadata) else value

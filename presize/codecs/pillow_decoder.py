@@ -104,7 +104,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         load(opened, name)
     except ImageError as error:
         if previewed:
-            raise ImageError(f"a camera's raw file; only its preview can be read ({error})") from error
+            raise ImageError(f"a camera raw file; only its preview can be read ({error})") from error
         raise
     if name in ("webp", "avif", "heic"):
         several = getattr(opened, "n_frames", 1) > 1
@@ -237,7 +237,7 @@ def _opaque(mode: str) -> str:
 
 
 def pixels_of(image: Image.Image, icc: bytes | None, color: Color) -> Pixels:
-    """Convert `image` (L, LA, RGB, RGBA or CMYK) to sRGB and `color`, composed on white unless that has alpha."""
+    """Convert `image` (L, LA, RGB, RGBA or CMYK) to sRGB and `color`, composited on white unless that has alpha."""
     source_is_gray, opaque = image.mode in ("L", "LA"), _opaque(image.mode)
     transform = to_srgb(icc, opaque) if icc else None
     if image.mode == "RGBA" and color == "rgba" and transform is None:

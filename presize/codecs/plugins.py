@@ -63,7 +63,9 @@ def image_file(name: str) -> ImageClass:
     try:
         module = importlib.import_module(plugin.module)
     except ImportError:
-        raise ImageError(f"{name.upper()} needs a plug-in of Pillow; install presize[{name}]") from None
+        raise ImageError(
+            f'{name.upper()} needs a Pillow plug-in, which is not installed: pip install "presize[{name}]"'
+        ) from None
     settings: Any = importlib.import_module(plugin.settings)
     settings.DECODE_THREADS = plugin.one_thread
     return cast("ImageClass", getattr(module, plugin.image_file))

@@ -78,8 +78,8 @@ def widened(pixels: npt.NDArray[Any]) -> Deep:
 
 
 def in_color(values: Deep, color: Color) -> Deep:
-    """Convert (height, width, 1 to 4), which is grey, grey and alpha, RGB or RGBA, to `color`, composed on white unless
-    `color` has alpha."""
+    """Convert (height, width, 1 to 4), which is grey, grey and alpha, RGB or RGBA, to `color`, composited on white
+    unless `color` has alpha."""
     gray = values.shape[2] <= 2
     shades, alpha = (values[:, :, :-1], values[:, :, -1:]) if values.shape[2] in (2, 4) else (values, None)
     if alpha is not None and color != "rgba":

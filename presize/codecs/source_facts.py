@@ -91,7 +91,7 @@ class Losses(NamedTuple):
 
 LOSSES: Final = {
     "deep": ("of more than 8 bits per channel, stored with 8", "--depth 16 keeps them, as png or raw"),
-    "transparent": ("with transparency, composed on white", "--color rgba keeps it, as png, webp or raw"),
+    "transparent": ("with transparency, composited on white", "--color rgba keeps it, as png, webp or raw"),
     "palette": ("with a palette, stored as its colours", "--pair keeps the numbers of a mask"),
     "several": ("of several frames or pages, only the first stored", "split such a file to store the others"),
     "surplus": ("with extra bands, stored without them", "save an extra band as its own file to store it"),

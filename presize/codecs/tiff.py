@@ -1,5 +1,5 @@
 """TIFF: its directories, the choice of the main image, and one-directory files for decoders. EXIF is a TIFF, and so is
-a camera's raw file, mostly with a small preview first and the sensor's values in a sub-image. Pure, thread-safe."""
+a camera raw file, mostly with a small preview first and the sensor's values in a sub-image. Pure, thread-safe."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def find_image(data: bytes) -> Found:
     if (data[8:11] == b"CR\2" and tiff.first == 16) or any(
         tiff.number(each.fields, PHOTOMETRIC, 0) in _RAW for each in whole(pages + sub_images)
     ):
-        raise ImageError("a camera's raw file; develop it and save it as TIFF, PNG or JPEG")
+        raise ImageError("a camera raw file; develop it and save it as TIFF, PNG or JPEG")
     candidates = whole((pages if reduced else [first]) + sub_images)
     image = max(candidates, key=lambda each: _area(tiff, each), default=first)
     if reduced and missing and image is first:

@@ -109,7 +109,9 @@ def _targets(source: Size, options: ImageOptions) -> list[resize.Target]:
     for target in targets:
         height, width = target.size
         if height * width > max(options.max_pixels, source.height * source.width):
-            raise ImageError(f"{width}x{height} pixels after enlarging, more than max_pixels ({options.max_pixels})")
+            raise ImageError(
+                f"{width}x{height} pixels after enlarging, more than max_pixels allows ({options.max_pixels})"
+            )
     return targets
 
 

@@ -217,9 +217,8 @@ def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
     share = resident_share(files)
     if run.cold and share > COLD_AT_MOST:
         note = (
-            f"Cold runs of {run.variant} were not cold: the page cache kept {share:.0%} of its files, or the kernel "
-            "reports so. Causes: a file system in memory, files that other processes map, files that you may not "
-            "write."
+            f"Cold runs of {run.variant} were not cold: the kernel reports {share:.0%} of its files as cached. Causes: "
+            "a file system in memory, files that other processes map, files that you may not write."
         )
     return share, note
 

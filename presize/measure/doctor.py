@@ -147,7 +147,7 @@ def _shared_memory(facts: CheckUp) -> Judged:
     found += f"; a DataLoader with transforms needs up to {size_text(needed)}"
     fix = (
         f"docker run --shm-size={-(-needed // 10**9)}g (or --ipc=host; Kubernetes: an emptyDir of medium Memory), or "
-        'read with Loader, or with crop= and decode="tensor", which need next to none'
+        'read with Loader, or with crop= and decode="tensor", which need almost none'
     )
     level: Level = "bad" if shm.free < _BATCH_BYTES else "warn"
     return level, f"{found} ({plural(workers, 'worker')}, 256 images of 224 px)", fix

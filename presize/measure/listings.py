@@ -172,7 +172,7 @@ def _check_alike(listing: Listing, numbers: Numbers, first: Listing, others: Num
     sizes = listing.source_nbytes[numbers], first.source_nbytes[others]
     for at in np.flatnonzero(sizes[0] != sizes[1])[:1].tolist():
         raise BenchError(
-            f"the variants have different photographs: {first.paths[int(others[at])]} has {sizes[1][at]} bytes in "
+            f"the variants have different images: {first.paths[int(others[at])]} has {sizes[1][at]} bytes in "
             f"{first.root}, and had {sizes[0][at]} when {listing.root} was built; update with presize build --update"
         )
     if listing.labels is None or first.labels is None:

@@ -159,7 +159,7 @@ class Watched:
         elif busy is not None and busy >= _BUSY:
             yield "The workers and the cores are at their limit: reduce the work per image, for example by presizing."
         elif busy is not None and busy < _IDLE:
-            yield "The workers wait, too: for the disk, for cores, or for training to take their batches."
+            yield "The workers also wait: for the disk, for cores, or for training to take their batches."
         if start >= _LONG_START:
             again = self.persistent is False and self.workers and len(self.starts_s) > 1
             how = "Try persistent_workers=True: " if again else ""

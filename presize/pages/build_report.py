@@ -36,7 +36,7 @@ def _warnings(
     if rejected := left_out["rejected"]:
         said.append(f"{plural(rejected, 'image')} could not be stored")
     if unreadable := left_out.get("unreadable", 0):
-        said.append(f"{plural(unreadable, 'file')} could not be read; the command that built this tries them again")
+        said.append(f"{plural(unreadable, 'file')} could not be read; run the build again to retry")
     if outside := left_out["outside"]:
         said.append(
             f"{plural(outside, 'file')} outside class folders, not stored; --labels none stores all, without labels"

@@ -193,8 +193,8 @@ def _compare(
     try:
         value_pixels = decode_value(memoryview(value), image.format, image.color, stored_size, depth=image.depth)
     except DAMAGE as error:
-        raise ImageError(f"the stored image is damaged: {error}") from None
-    # Alpha is composed on black in both, which gives the same result before and after resizing.
+        raise ImageError(f"the stored record is damaged: {error}") from None
+    # Alpha is composited on black in both, which gives the same result before and after resizing.
     stored = flattened(value_pixels, 0)
     wanted = pillow_decoder.Wanted(image.color, image.depth, image.icc)
     source = flattened(decode.decode(data, wanted, image.max_pixels).pixels, 0)

@@ -56,7 +56,7 @@ def thumbnail(pixels: Pixels, side: int) -> Pixels:
 
 
 def flattened(pixels: npt.NDArray[Any], background: int) -> Pixels:
-    """Return pixels as uint8 (height, width, 3) or (height, width), with alpha composed on grey of `background`."""
+    """Return pixels as uint8 (height, width, 3) or (height, width), with alpha composited on grey of `background`."""
     if pixels.dtype == np.uint16:
         pixels = sixteen.rounded(pixels)
     if pixels.shape[2:] == (4,):

@@ -153,7 +153,7 @@ class ViewedDataset:
         return decode(_read(self.raw, row["path"]), scale=scale).pixels
 
     def _damage(self, sample: int, what: str) -> DatasetError:
-        return DatasetError(f"sample {sample} of {self.root} is damaged: {what or 'not enough memory'}")
+        return DatasetError(f"sample {sample} of {self.root} is damaged: {what or 'out of memory'}")
 
 
 def _read(folder: Path, path: str) -> bytes:
@@ -297,7 +297,7 @@ def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture
 
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
-    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width). Alpha is composed on white;
+    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width). Alpha is composited on white;
     numbers that are not colours are scaled from smallest to largest. Raises ImageError for other arrays."""
     if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
         raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")

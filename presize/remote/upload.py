@@ -229,4 +229,4 @@ def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[
 
     bucket.upload(file.file, chunks(), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):
-        raise RemoteError(f"{bucket.url}/{file.file} differs from the file that was uploaded; run again")
+        raise RemoteError(f"{bucket.url}/{file.file} differs from the file that was uploaded; run again to retry")

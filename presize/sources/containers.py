@@ -229,7 +229,7 @@ def list_containers(
             listed.table = listed.table.drop_columns("label")
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
     if not len(listed.table):
-        first = f"; the first, {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
+        first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     table = with_column(listed.table, "run", _runs(listed.table))
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))
@@ -253,7 +253,7 @@ def _list_all(
             refused.append(rejected(as_utf8(path), str(error)))
             continue
         if listed is None:
-            raise SourceError(f"{path!r} in {source.root} changes while it is listed; run again when it is complete")
+            raise SourceError(f"{path!r} in {source.root} changed while it was listed; run again when it is complete")
         rows, mtime_ns = len(listed.samples), indexed_ns(listed.container.version.mtime_ns)
         table = listed.samples.append_column("container", pa.array(np.full(rows, len(listings), np.int32)))
         for prefix in ("", *(f"{companion.name}_" for companion in companions)):

@@ -100,7 +100,7 @@ def rejected(path: str, reason: str) -> Reject:
 def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
     if refused:
         warn(
-            f"source {root!r}: {plural(len(refused), noun)} left out with everything inside; the first is "
+            f"source {root!r}: {plural(len(refused), noun)} left out with everything inside; the first: "
             f"'{printable(refused[0].path)}': {refused[0].reason}"
         )
 

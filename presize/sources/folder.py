@@ -49,7 +49,7 @@ _CHUNK = 65536
 _AT_ONCE = 32
 _ASKED_IN_TURN = 8
 """Number of files that a thread requests one after another."""
-_NO_PATH = "its name is not a path: it has an empty part, . or .. as one, or a control character"
+_NO_PATH = "its name is not a path: it has an empty part, a part . or .., or a control character"
 
 
 class RefusedFile(Exception):

@@ -91,7 +91,9 @@ def _read(content: npt.NDArray[np.uint8], version: FileVersion) -> LmdbValues:
         nodes = shard_pages.read_nodes(shorts, some, meta.page_bytes, shard_pages.LEAF)
         blocks.append(_leaves(content, nodes, meta))
     offset, nbytes = (np.concatenate([np.empty(0, np.int64), *(block[k] for block in blocks)]) for k in (1, 2))
-    shard_pages.require(len(offset) == meta.entries, f"it has {len(offset)} records where it says {meta.entries}")
+    shard_pages.require(
+        len(offset) == meta.entries, f"it has {len(offset)} records where its meta page says {meta.entries}"
+    )
     stored = np.flatnonzero(nbytes)
     stored = stored[np.argsort(offset[stored], kind="stable")]
     ends = offset[stored] + nbytes[stored]

@@ -52,7 +52,7 @@ def make_samples(
     folder = Path(expanded(folder))
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise SourceError(f"{folder} is not empty; choose a new folder for the samples, or empty this one first")
+            raise SourceError(f"{folder} is not empty; choose a new or empty folder")
         for label in range(options.classes):
             (folder / class_name(label, options.classes)).mkdir(parents=True)
         for index in range(options.images):

@@ -240,7 +240,7 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
     if row.actual_columns < row.expected_columns:
         fix = f"an empty value also needs its {separator!r}, and a text with a line break needs quotes"
     elif row.text.endswith(separator):
-        fix = f"end the header with {separator!r}, too"
+        fix = f"also end the header with {separator!r}"
     else:
         fix = f'put quotes around a text that holds {separator!r}: "a{separator}b"'
     return SourceError(

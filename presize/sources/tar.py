@@ -275,7 +275,7 @@ class _Samples:
             names = ", ".join(f".{extension}" for extension in sorted(files))
             wanted = f".{self.extension}" if self.extension else "image"
             self._reject(
-                first.name, f"no {wanted} among {names}; the files of a sample have to follow each other", NOT_AN_IMAGE
+                first.name, f"no {wanted} among {names}; the files of a sample must be consecutive", NOT_AN_IMAGE
             )
 
     def finish_early(self, error: CutShort) -> None:

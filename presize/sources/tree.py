@@ -127,7 +127,7 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
         found = {"hidden": tree.hidden, "outside the class folders": len(beside), "refused": len(tree.rejects)}
         some = [f"{count} {what}" for what, count in found.items() if count]
         if tree.rejects:
-            some[-1] += f", the first is '{printable(tree.rejects[0].path)}', {tree.rejects[0].reason}"
+            some[-1] += f", the first: '{printable(tree.rejects[0].path)}': {tree.rejects[0].reason}"
         raise SourceError(
             f"source {tree.root!r} holds no files ({', '.join(some) or 'nothing at all'}); "
             "expected image files, or a folder of them for each class"

@@ -76,7 +76,7 @@ class Dataset:
         if manifest.layout == "folder":
             raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
         if manifest.engine != ENGINE:
-            made = f"{self.root} was made with LMDB {manifest.engine}"
+            made = f"{self.root} was built with LMDB {manifest.engine}"
             raise DatasetError(f"{made}; this presize reads {ENGINE}: upgrade presize")
         return manifest, read_index(self.root, manifest, self.check)
 
@@ -269,7 +269,7 @@ class Dataset:
         whose = "" if self.companion_name is None else f"the {self.companion_name} of "
         return DatasetError(
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
-            f"{str(what) or 'not enough memory'}; presize verify lists all damaged samples"
+            f"{str(what) or 'out of memory'}; presize verify lists all damaged samples"
         )
 
 

@@ -194,9 +194,9 @@ def _what_is_there(root: Path) -> str:
     except OSError as error:
         return f"{root}: {error.strerror}"
     if STATE in names or (root.parent / STATE).exists():
-        return f"{root} holds an unfinished build; run the same presize build again to finish it"
+        return f"{root} holds an unfinished build; run the same presize build again to resume"
     if FETCHING in names:
-        return f"{root} holds an unfinished copy; run the same presize fetch again to finish it"
+        return f"{root} holds an unfinished copy; run the same presize fetch again to resume"
     inside = [name for name in names if (root / name / MANIFEST).exists()]
     if inside:
         return f"{root} holds the datasets {', '.join(inside)}; open one of them, such as {root / inside[0]}"

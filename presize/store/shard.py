@@ -62,7 +62,7 @@ class ShardWriter:
         path: Path,
         map_bytes: int,
         commit_records: int,
-        advice: str = "finished work is kept, run again to resume",
+        advice: str = "finished work is kept; run again to resume",
     ) -> None:
         self.path = path
         self._advice = advice

@@ -164,7 +164,7 @@ def _check_leaves(nodes: Nodes, meta: Meta, nbytes: int) -> None:
     key_bytes, flags = nodes.header >> np.uint64(48), nodes.header >> np.uint64(32) & np.uint64(0xFFFF)
     value_begin = nodes.begin + NODE_BYTES + _KEY_BYTES
     require(((key_bytes == _KEY_BYTES) & (value_begin <= nodes.page_bytes)).all(), _NO_KEY)
-    require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where it says {meta.entries}")
+    require(len(nodes.key) == meta.entries, f"it has {len(nodes.key)} records where its meta page says {meta.entries}")
     require((nodes.key.byteswap() == np.arange(len(nodes.key), dtype=np.uint64)).all(), "its rows are not 0, 1, 2, …")
     elsewhere = flags == OVERFLOW_VALUE
     require((elsewhere | (flags == 0)).all(), "a node has unexpected flags")

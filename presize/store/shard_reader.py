@@ -113,7 +113,7 @@ class _OpenShard:
                 lookup = self.env.begin(buffers=True).get
             value = lookup(key(row)) if row >= 0 else None
         except lmdb.Error as error:
-            raise DatasetError(f"{self.path} is damaged: {reason_of(error)}; copy or build it again") from None
+            raise DatasetError(f"{self.path} is damaged: {reason_of(error)}; copy or build the dataset again") from None
         self._idle.append(lookup)
         if value is None:
             raise DatasetError(f"{self.path} has no row {row}: the index belongs to another dataset")

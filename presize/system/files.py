@@ -37,10 +37,10 @@ def writing(path: Path) -> Iterator[None]:
         raise BuildError(f"cannot write {path}: {reason_and_fix(error)}") from None
 
 
-_RESUME = "finished work is kept, run again to resume"
+_RESUME = "finished work is kept; run again to resume"
 _FIXES = {
     **dict.fromkeys((errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "choose another"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get permission for it, or choose another"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get write access, or choose another"),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room; {_RESUME}"),
 }
 

@@ -166,9 +166,9 @@ def checked(boxes: list[list[float]], format: str) -> None:
 @pytest.mark.parametrize(
     ("boxes", "format", "said"),
     [
-        (SHARES * 10, "cxcywh", "20 of 20 boxes have no number of 2 or more: expected pixels of the source"),
+        (SHARES * 10, "cxcywh", "20 of 20 boxes have only numbers below 2: expected pixels of the source"),
         ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
-        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have no number of 2 or more"),
+        ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have only numbers below 2"),
         ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels are --boxes b"),
         (
             [[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]],
@@ -206,7 +206,7 @@ def test_boxes_smaller_than_a_pixel_are_reported() -> None:
 def test_keypoints_in_shares_are_not_taken_for_pixels(build: Builder) -> None:
     options = replace(BOXES, boxes=(), keypoints=(Coordinates("points", "xyv"),))
     write_rows(build, [{"path": "a.png", "points": [[0.5, 0.25, 2, 0, 0, 0]]}])
-    with pytest.raises(SourceError, match=r"points have no number of 2 or more: .* give --keypoints points:xyv%"):
+    with pytest.raises(SourceError, match=r"points have only numbers below 2: .* give --keypoints points:xyv%"):
         build(options=options)
     build(options=replace(options, keypoints=(Coordinates("points", "xyv%"),)))
     assert np.allclose(build.data().column("points").to_pylist(), [[[26.5, 8, 2, 0, 0, 0]]])
@@ -268,7 +268,7 @@ def test_bad_boxes_reject_their_image_on_request_and_an_update_equals_a_build_fr
 @pytest.mark.parametrize(
     ("column", "option", "said"),
     [
-        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give one with --labels that does"),
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give a --labels table with it"),
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),

@@ -256,7 +256,7 @@ def test_a_container_that_looks_damaged_while_it_is_written_is_listed_again(
 
 def test_a_container_that_changes_during_every_listing_is_refused(swap: Swap, monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_listings(monkeypatch, partial(followed_by, swap.rewrite))
-    with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changes while it is listed; run again when it is"):
+    with pytest.raises(SourceError, match=r"'a\.\w+' in .*source changed while it was listed; run again when it is"):
         swap()
 
 
@@ -290,7 +290,7 @@ def test_a_changed_container_is_named_before_an_image_that_cannot_be_stored(tmp_
 
 def test_samples_in_another_order_are_a_different_build(swap: Swap) -> None:
     swap.stops(on_shard=once(swap.replace))
-    swap.stops(r"the source has changed \(.*--overwrite replaces it")
+    swap.stops(r"the source has changed \(.*--overwrite to replace it")
     swap(run=OVERWRITE)
     assert swap.shades() == {0}
 
@@ -350,7 +350,7 @@ def test_a_part_refuses_a_container_that_changed_since_the_parts_listed_it(
     swap = Swap(tmp_path, kind)
     swap.part(1)
     CHANGES[change](swap)
-    fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part starts over"
+    fix = "No such file or directory; run again" if change == "gone" else "--overwrite without --part to start over"
     for again in (partial(swap.part, 2), swap):
         with pytest.raises(BuildError, match=rf"'a\.\w+' in .*{fix}"):
             again()

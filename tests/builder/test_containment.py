@@ -97,7 +97,7 @@ Crash = Callable[..., None]
     [
         ("segfault", "the process that decoded it died, twice (SIGSEGV)", 1),
         pytest.param("hang", "it took longer than --timeout-s 2, twice", 2, marks=pytest.mark.slow),
-        pytest.param("memory", "memory ran out, twice", 2, marks=pytest.mark.slow),
+        pytest.param("memory", "out of memory, twice", 2, marks=pytest.mark.slow),
         pytest.param("abort", "the process that decoded it died, twice (SIGABRT)", 2, marks=pytest.mark.slow),
         pytest.param("exit", "the process that decoded it died, twice (exit code 3)", 2, marks=pytest.mark.slow),
     ],
@@ -182,7 +182,7 @@ def test_sequentially_a_lack_of_memory_is_one_line_that_names_the_image(
         raise MemoryError
 
     monkeypatch.setattr("presize.codecs.transcode.transcode", out_of_memory)
-    with pytest.raises(BuildError, match=r"^a/\d\.jpg: memory ran out; --backend processes would reject"):
+    with pytest.raises(BuildError, match=r"^a/\d\.jpg: out of memory; --backend processes would reject"):
         build(run=RunOptions(engine="sequential"))
 
 
@@ -213,7 +213,7 @@ def test_workers_that_cannot_start_are_one_line(
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import os; os._exit(7)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    with pytest.raises(BuildError, match=r"^3 worker processes died over shard \d \(exit code 7\)"):
+    with pytest.raises(BuildError, match=r"^3 worker processes died while writing shard \d \(exit code 7\)"):
         build()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(BuildError, match=r"^cannot start a worker process: No such file or directory"):
@@ -232,4 +232,4 @@ def test_a_photograph_larger_than_memory_is_rejected_and_others_are_stored(build
     ran = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=os.sep, env=os.environ | plain)
     assert ran.returncode == 0, ran.stderr
     assert "8 images" in ran.stdout
-    assert build.rejects() == [{"path": "b/large.png", "error": "CrashError", "reason": "memory ran out, twice"}]
+    assert build.rejects() == [{"path": "b/large.png", "error": "CrashError", "reason": "out of memory, twice"}]

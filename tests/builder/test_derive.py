@@ -300,7 +300,7 @@ def test_a_derivation_from_another_dataset_is_not_resumed(tmp_path: Path) -> Non
 
 def test_another_dataset_is_replaced_only_on_request(dataset: Path, tmp_path: Path) -> None:
     out = built(tmp_path, "1.png")
-    said = r"holds a dataset that differs .*; choose another OUT, or --overwrite replaces it"
+    said = r"holds a dataset that differs .*; choose another OUT, or use --overwrite to replace it"
     with pytest.raises(BuildError, match=said):
         derive_dataset([dataset], out, run=SERIAL)
     derive_dataset([dataset], out, run=OVERWRITE)
@@ -494,7 +494,7 @@ def test_a_dataset_without_a_single_source_cannot_be_updated_from_one(
         ran = presize("build", raw, tmp_path / "new", "--size", new.manifest.size, *run)
         assert ran.code == 1
         assert f"new was derived from other datasets ({how})" in ran.err
-        assert ran.err.endswith("update those and derive it again, or --overwrite replaces it\n")
+        assert ran.err.endswith("update those and derive it again, or use --overwrite to replace it\n")
     assert presize("build", raw, tmp_path / "new", "--size", new.manifest.size).code == 1
     assert files(tmp_path / "new") == before
     assert f"derived   from other datasets: {how}\n" in presize("info", tmp_path / "new").out

@@ -104,7 +104,7 @@ def test_a_part_has_nothing_to_do_for_a_published_dataset(build: Builder) -> Non
     ("made", "gone", "message"),
     [
         ([2], None, "lacks parts 1 and 3 of 3, 2 shards; run with --part 1/3"),
-        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then repeat this command"),
+        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then run this command again"),
     ],
     ids=["two were not run", "a shard has gone"],
 )
@@ -266,7 +266,7 @@ def test_the_command_names_missing_parts_and_the_publishing_command(
 ) -> None:
     command = ["build", build.source, build.out, "--size", "64", "--shard-samples", "5", "--backend", "sequential"]
     assert "unfinished parts: 2\n" in presize(*command, "--part", "1/2").out
-    assert "the same command without --part publishes" in presize(*command, "--part", "2/2").out
+    assert "run again without --part to publish" in presize(*command, "--part", "2/2").out
     found = json.loads(presize(*command, "--part", "2/2", "--json").out)
     assert (found["part"], found["parts"], found["stored"], found["unfinished"]) == (2, 2, 4, [])
     assert "12 images" in presize(*command).out

@@ -92,7 +92,7 @@ def test_a_stopped_build_says_how_to_resume_and_resumes(
     (os.killpg if to_group else os.kill)(build.pid, stop)
     _, errors = build.communicate(timeout=PATIENCE_S)
     assert build.returncode == code
-    assert errors == "presize: error: interrupted; the same command resumes the build\n"
+    assert errors == "presize: error: interrupted; run again to resume\n"
     assert not [pid for pid in own if is_running(pid)]
     assert not [name for name in files(tmp_path / "out") if name.endswith(".tmp")]
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -110,7 +110,7 @@ def test_a_build_whose_workers_are_always_killed_fails(photos: Path, whole: dict
     _, errors = build.communicate(timeout=PATIENCE_S)
     assert build.returncode == 1
     assert len(errors.splitlines()) == 1, errors
-    assert errors.startswith("presize: error: 3 worker processes died over shard")
+    assert errors.startswith("presize: error: 3 worker processes died while writing shard")
     assert run(photos, tmp_path / "out").returncode == 0
     assert files(tmp_path / "out") == whole
 

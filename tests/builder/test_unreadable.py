@@ -87,7 +87,7 @@ def test_unreadable_files_are_counted_separately_and_stored_by_the_next_run(
 ) -> None:
     (build.source / "class-0" / "bad.png").write_bytes(b"<html>")
     lost = Lost(build, become)
-    said = r"^2 files could not be read, the first: class-0/00\.png: .*; run the same command again to retry$"
+    said = r"^2 files could not be read, the first: class-0/00\.png: .*; run again to retry$"
     first = warned(build, said, on_plan=lost)
     assert (first.stored, first.rejected, first.unreadable, first.samples) == (COUNT - 2, 1, 2, COUNT + 1)
     errors = [reject.error for reject in read_rejects(build.out / "rejects.jsonl")]
@@ -229,7 +229,7 @@ def test_other_changes_of_the_source_still_need_an_update(build: Builder) -> Non
     with unlisted("class-2/06.png"):
         warned(build, "1 file could not be read")
     shutil.copy(build.source / "class-0" / "00.png", build.source / "class-0" / "new.png")
-    with pytest.raises(BuildError, match="--update brings it up to date"):
+    with pytest.raises(BuildError, match="--update to bring it up to date"):
         build()
 
 
@@ -298,7 +298,7 @@ def test_an_update_that_would_remove_most_images_is_refused(build: Builder) -> N
         path.unlink()
     said = (
         r"holds 40 images, and --update would remove 37 of them, whose files are no longer in .*/photos, such as "
-        r"class-0/00\.png; mount the missing disk, or give the SRC that has them; .* --overwrite rebuilds OUT$"
+        r"class-0/00\.png; mount the missing disk, or give the SRC that has them; .* rebuild OUT with --overwrite$"
     )
     with pytest.raises(BuildError, match=said):
         build(run=UPDATE)
@@ -404,7 +404,7 @@ def test_the_command_reports_the_number_and_the_fix(build: Builder, presize: Cal
         "warning: 2 files could not be read, the first: class-0/00.png: cannot be read: Input/output error" in ran.err
     )
     assert json.loads(presize(*words, "--json").out)["unreadable"] == 2
-    assert "nothing was left to do" not in presize(*words).out
+    assert "nothing to do" not in presize(*words).out
     assert "2 unreadable" in presize("info", build.out).out
 
 

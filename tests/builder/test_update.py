@@ -475,7 +475,7 @@ def test_an_interrupted_update_may_be_followed_by_another(step: str, build: Buil
     assert_like_new(build)
 
 
-BY_OVERWRITE, BY_EITHER = "choose another OUT, or --overwrite", "--update brings it up to date, --overwrite replaces it"
+BY_OVERWRITE, BY_EITHER = "choose another OUT, or use --overwrite", "use --update to bring it up to date, or --over"
 
 
 def lose_the_base(build: Builder) -> None:
@@ -509,7 +509,7 @@ def test_an_interrupted_update_can_be_restarted_from_scratch(then: str, build: B
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
 REFUSED: dict[str, tuple[BuildOptions, RunOptions, bool, str]] = {
     "a changed source": (FOURS, SERIAL, True, BY_EITHER),
-    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave them"),
+    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave these"),
     "no checksums": (CHECKSUM, UPDATE, False, "checksum was False, is True.*--overwrite"),
 }
 
@@ -546,7 +546,7 @@ def test_an_upgrade_stops_an_update_if_it_changes_bytes(build: Builder, monkeypa
     change_much(build.source)
     with monkeypatch.context() as patch:
         patch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
-        said = r"made with simplejpeg [\d.]+, this machine has simplejpeg 99, which makes other bytes.*--overwrite"
+        said = r"built with simplejpeg [\d.]+, this machine has simplejpeg 99, which gives different bytes.*--overwrite"
         with pytest.raises(BuildError, match=said):
             build(run=UPDATE)
     build(run=UPDATE)
@@ -566,7 +566,7 @@ def test_a_dataset_of_format_1_can_be_updated(tmp_path: Path) -> None:
     change_manifest(build.out, lambda values: values["identity"].update(codecs=codecs))
     assert build().resumed == 7, "there is nothing to do"
     put(build.source / "bee" / "new.png", seed=3)
-    with pytest.raises(BuildError, match=r"the source has changed.*; --update brings it up to date"):
+    with pytest.raises(BuildError, match=r"the source has changed.*; use --update to bring it up to date"):
         build()
     build(run=UPDATE)
     data = build.data()

@@ -61,7 +61,7 @@ def test_build_reports_what_it_built(build: Build) -> None:
 
 
 NO_LABELS = "  no labels: a folder of images needs a table of labels, --labels"
-SMALLER = "  1 image smaller than --size, not enlarged; --upscale does that"
+SMALLER = "  1 image smaller than --size, not enlarged; --upscale enlarges them"
 NO_SPACE = "  no space saved: files of"
 
 
@@ -137,7 +137,7 @@ def mixed(tmp_path: Path) -> Path:
 def test_build_counts_what_was_lost_and_names_the_option_that_keeps_it(build: Build, mixed: Path) -> None:
     lines = build(source=mixed).out.splitlines()
     assert "  1 image of more than 8 bits per channel, stored with 8; --depth 16 keeps them, as png or raw" in lines
-    assert "  1 image with transparency, composed on white; --color rgba keeps it, as png, webp or raw" in lines
+    assert "  1 image with transparency, composited on white; --color rgba keeps it, as png, webp or raw" in lines
     assert "  1 image with a palette, stored as its colours; --pair keeps the numbers of a mask" in lines
     report = (OUT / "report.html").read_text()
     assert '<h1 class="warn">' in report and "4 images stored, 3 warnings" in report
@@ -212,7 +212,7 @@ def test_building_again_reports_that_nothing_was_left_to_do(
         (source / "b.jpg").symlink_to(save_image(tmp_path / "b.jpg"))
     first, again = (build(source=source).out for _ in range(2))
     assert "images/s" in first
-    assert "nothing was left to do" in again and said in again
+    assert "nothing to do" in again and said in again
 
 
 def test_build_takes_every_option_of_the_samples(build: Build, raw: Path, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_dry_run_reports_a_disk_that_is_too_small(build: Build, monkeypatch: pyt
     [
         (0, "in 2.0 s (50.0 images/s)"),
         (80, "in 2.0 s (20 of them now, 10.0 images/s)"),
-        (100, "in 2.0 s (nothing was left to do)"),
+        (100, "in 2.0 s (nothing to do)"),
     ],
 )
 def test_the_rate_of_a_resumed_build_counts_only_its_own_images(resumed: int, told: str) -> None:
@@ -604,5 +604,5 @@ def test_an_interrupt_that_python_ignores_in_a_finalizer_still_stops_a_build(
     arguments = ["build", raw, tmp_path / "out", "--size", 64, "--backend", "sequential"]
     ran = run_command([sys.executable, "-c", IGNORED, int(number), *arguments])
     assert ran.returncode == 128 + number
-    assert "the same command resumes the build" in ran.stderr
+    assert "run again to resume" in ran.stderr
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -173,5 +173,5 @@ def test_other_channels_and_broken_files_of_openexr_are_refused(exr: Any) -> Non
 
 def test_a_missing_openexr_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "OpenEXR", None)
-    with pytest.raises(ImageError, match=r"OpenEXR files need a library; install presize\[exr\]"):
+    with pytest.raises(ImageError, match=r'OpenEXR, which is not installed: pip install "presize\[exr\]"'):
         stored(b"v/1\x01" + bytes(99), Size(4, 5))

@@ -551,7 +551,7 @@ MISSING = {"heic": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "jxl": b"\xff\x0a" + b
 def test_a_missing_plug_in_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, plugins.PLUGINS[name].module, None)
     assert sniff.sniff(MISSING[name]) == name
-    with pytest.raises(ImageError, match=rf"^{name.upper()} needs a plug-in of Pillow; install presize\[{name}\]$"):
+    with pytest.raises(ImageError, match=rf'^{name.upper()} needs a Pillow plug-in, .*"presize\[{name}\]"$'):
         decode.decode(MISSING[name])
 
 

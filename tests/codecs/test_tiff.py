@@ -73,7 +73,7 @@ RAW_FILES = {
 
 @pytest.mark.parametrize("pages", RAW_FILES.values(), ids=RAW_FILES)
 def test_a_cameras_raw_file_is_rejected_by_name(pages: list[Page]) -> None:
-    with pytest.raises(ImageError, match=r"^a camera's raw file; develop it"):
+    with pytest.raises(ImageError, match=r"^a camera raw file; develop it"):
         decode(tiff(*pages))
 
 
@@ -83,7 +83,7 @@ def row(pixels: bytes) -> bytes:
 
 
 def test_a_cr2_is_rejected_by_its_header() -> None:
-    with pytest.raises(ImageError, match="a camera's raw file"):
+    with pytest.raises(ImageError, match="a camera raw file"):
         decode(row(b"CR\2\0" + bytes(4)))
 
 
@@ -94,7 +94,7 @@ def test_pixels_that_look_like_the_header_of_a_cr2_are_pixels(pixels: bytes) -> 
 
 def test_a_preview_does_not_replace_an_unreadable_image() -> None:
     unknown = page(PHOTO, compression=34713)
-    with pytest.raises(ImageError, match=r"a camera's raw file; only its preview can be read \(broken TIFF"):
+    with pytest.raises(ImageError, match=r"a camera raw file; only its preview can be read \(broken TIFF"):
         decode(tiff(small(**REDUCED, inner=[unknown])))
 
 

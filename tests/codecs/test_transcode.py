@@ -200,7 +200,7 @@ def test_tiles_and_metadata_can_be_combined() -> None:
 def test_an_image_too_long_for_a_jpeg_is_refused(tiles: bool) -> None:
     longest = np.zeros((MAX_JPEG_SIDE, 2, 3), np.uint8)
     assert opened(encode(longest, options(64, tiles=tiles))).size == (2, MAX_JPEG_SIDE)
-    with pytest.raises(ImageError, match=r"2x65501 pixels exceed the limit of JPEG: 65500 a side"):
+    with pytest.raises(ImageError, match=r"2x65501 pixels exceed the limit of JPEG: 65500 per side"):
         encode(np.zeros((MAX_JPEG_SIDE + 1, 2, 3), np.uint8), options(64, tiles=tiles))
 
 
@@ -288,12 +288,12 @@ DECODED = [
     (encoded("jpeg", icc_profile=SWAPPED), keep(), "its profile changes its colours"),
     (encoded("png", icc_profile=SWAPPED), keep(format="png"), "its profile changes its colours"),
     (encoded("png", exif=oriented(3)), keep(format="png"), "it stands on its head"),
-    (encoded("png", TRANSPARENT), keep(format="png"), "transparency is composed on white"),
+    (encoded("png", TRANSPARENT), keep(format="png"), "transparency is composited on white"),
     (encoded("png"), keep(format="png", color="gray"), "it has colours"),
     (encoded("png", SMALL[:, :, 0].astype(np.uint16) * 257), keep(format="png"), "16 bits"),
     (encoded("png", SMALL[:, :, 0] > 128), keep(format="png"), "1 bit"),
     (encoded("png", transparency=(1, 2, 3)), keep(format="png"), "a transparent colour"),
-    (encoded("webp", TRANSPARENT), keep(format="webp"), "transparency is composed on white"),
+    (encoded("webp", TRANSPARENT), keep(format="webp"), "transparency is composited on white"),
     (encoded("webp", TRANSPARENT, lossless=True), keep(format="webp"), "lossless, with alpha"),
     (encoded("webp", exif=oriented(8)), keep(format="webp"), "it lies on its side"),
     (encoded("webp", icc_profile=SWAPPED), keep(format="webp"), "its profile changes its colours"),

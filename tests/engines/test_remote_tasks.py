@@ -115,7 +115,7 @@ def test_an_engine_that_fails_leaves_the_finished_shards(build: Builder, use: Us
     use(Threads(on_task=fail))
     with pytest.raises(BuildError) as caught:
         build()
-    assert str(caught.value) == "dask failed: the worker has gone; finished shards are kept, run again to resume"
+    assert str(caught.value) == "dask failed: the worker has gone; finished shards are kept; run again to resume"
     use(Threads())
     assert build().resumed > 0
 
@@ -224,7 +224,7 @@ def test_a_worker_that_does_not_see_the_drivers_files_says_so(what: str, sent: R
 
 def test_a_worker_with_other_libraries_names_both(sent: RemoteTask) -> None:
     versions = sent.codecs.versions | {"simplejpeg": "0.1"}
-    assert "it was made with simplejpeg 0.1, this machine has simplejpeg" in refusal(
+    assert "it was built with simplejpeg 0.1, this machine has simplejpeg" in refusal(
         sent._replace(codecs=sent.codecs._replace(digest="other", versions=versions))
     )
 

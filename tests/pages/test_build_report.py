@@ -312,7 +312,7 @@ def test_damaged_records_are_reported(photos: Path, tmp_path: Path) -> None:
             staged.write_bytes(bytes(staged.stat().st_size))
 
     page = report_of(photos, tmp_path / "out", replace(SMALL, layout="folder"), on_shard=after_all_shards(damage))
-    assert "the stored image is damaged: " in page
+    assert "the stored record is damaged: " in page
 
 
 def test_a_source_too_large_to_compare_is_skipped(

@@ -150,7 +150,7 @@ def test_a_dataset_damaged_in_the_store_is_not_called_done(
     Bucket(site.url).remove("shards/00001.lmdb")
     if damage == "shortened":
         Bucket(site.url).put("shards/00001.lmdb", b"short")
-    words = r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes, not \d+); presize"
+    words = r"is damaged: \S+/shards/00001\.lmdb (is missing|has 5 bytes where the manifest says \d+); presize"
     with pytest.raises(BuildError, match=words):
         site.build(run)
     assert CLAIM not in site.names()

@@ -121,7 +121,7 @@ def test_a_copy_resumes_at_the_byte_where_it_ended(dataset: Path, tmp_path: Path
 
     with pytest.raises(StopError):
         fetch_dataset(URL, tmp_path / "copy", on_bytes=stop_at_the_second)
-    unfinished = "copy holds an unfinished copy; run the same presize fetch again to finish it$"
+    unfinished = "copy holds an unfinished copy; run the same presize fetch again to resume$"
     with pytest.raises(DatasetError, match=unfinished):
         read_manifest(tmp_path / "copy")
     had = sum(
@@ -148,7 +148,7 @@ def test_ctrl_c_ends_a_copy_from_a_server_that_does_not_answer(silent: str, data
             _, said = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, said) == (130, "presize: error: interrupted; run the same command again to continue\n")
+    assert (process.returncode, said) == (130, "presize: error: interrupted; run again to resume\n")
     with http(dataset) as port:
         fetch_dataset(f"http://127.0.0.1:{port}", out)
     assert files(out) == files(dataset)

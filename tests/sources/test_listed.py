@@ -121,7 +121,7 @@ LINKS_OUT = [
     ("a folder, as a class", "b", "../far", "b/2.jpg"),
     ("a folder", "a/deeper", "../../far", "a/deeper/2.jpg"),
 ]
-LEFT_OUT = "1 folder left out with everything inside; the first is '.*--follow-links"
+LEFT_OUT = "1 folder left out with everything inside; the first: '.*--follow-links"
 FOLLOWED = {"follow_links": True}
 LINKED = [
     *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
@@ -136,7 +136,7 @@ LINKED = [
     of("the folder above the source", files("a/1.jpg", "../far/2.jpg", "a/up -> ../.."), FOLLOWED,
        paths=["a/1.jpg", "a/up/far/2.jpg"], rejected={"a/up/raw": LOOP}),
     of("a folder in 250 others", files("a/1.jpg", "a/" * 250 + "2.jpg", "a/" * 251 + "3.jpg"),
-       said="1 folder left out with everything inside; the first is", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
+       said="1 folder left out with everything inside; the first: ", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
        rejected={"/".join("a" * 251): "it lies in more than 250 folders"}),
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that links outside", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
@@ -319,7 +319,7 @@ TARS = [
     of("files without an extension or image", in_tar(("README", b"text"), ("1.txt", b"text"), ("2.png", CAT)),
        listed=[{"path": "2.png"}], values=[CAT],
        rejected={"a.tar/README": "its name has no extension",
-                 "a.tar/1.txt": "no image among .txt; the files of a sample have to follow each other"}),
+                 "a.tar/1.txt": "no image among .txt; the files of a sample must be consecutive"}),
     of("names that lead outside", in_tar(*((name, CAT) for name in ELSEWHERE), ("4.png", CAT)),
        listed=[{"path": "4.png"}], rejected={f"a.tar/{name}": NO_PATH for name in ELSEWHERE}),
     of("the first of two samples with one name is taken",
@@ -378,7 +378,7 @@ TARS = [
                + tar_bytes([("x.cls", b"1"), *tar_samples(1, 5)])),
        paths=["000000.png", "000001.png", "000005.png"],
        rejected={"a.tar/x.png": "it has no label",
-                 "a.tar/x.cls": "no image among .cls; the files of a sample have to follow each other"}),
+                 "a.tar/x.cls": "no image among .cls; the files of a sample must be consecutive"}),
     of("the first of joined tars with the same names is taken", holding("a.tar", TWO_SAMPLES * 2), labels=[0, 1],
        rejected=dict.fromkeys(("a.tar/000000.png", "a.tar/000001.png"),
                               "an earlier sample of the file has the same name")),

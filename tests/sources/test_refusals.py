@@ -126,8 +126,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (files(".a", "b/.c"), {}, "holds no files (2 hidden); expected", "hidden files alone"),
     (files("1.jpg", "2.jpg", "thumbs/"), {}, "no files (2 outside the class folders)", "a stray empty folder"),
     (files("logo.jpg", "train -> ../../far", "../../far/1.jpg"), {},
-     "no files (1 outside the class folders, 1 refused, the first is 'train', a l", "class folders that are links out"),
-    (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first is 'a/1\n.jpg', a link out", "refused files alone"),
+     "no files (1 outside the class folders, 1 refused, the first: 'train': a l", "class folders that are links out"),
+    (files("a/1\n.jpg -> /dev"), {}, r"1 refused, the first: 'a/1\n.jpg': a link out", "refused files alone"),
     (files("ant/1", "be\ne/1", "cow/1"), {"classes": ["ant"]},
      r"class folder 'be\ne' (2 such) is not in the class list of 1 names, such as 'ant'", "no such class"),
     (files("1.jpg"), {"classes": ["ant"]}, "--classes needs class folders", "a flat folder"),
@@ -152,7 +152,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      "raw images, or make another dataset from it with presize derive", "sizes of a dataset"),
     (at("OUT/64", f"OUT/64 -> {FIXTURE}"), {}, "'OUT/64' is a presize dataset, whose images are already", "a dataset"),
     (several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), {},
-     "the first, '1.tar': it is a link out of the source; use --follow-links", "a container elsewhere"),
+     "the first: '1.tar': it is a link out of the source; use --follow-links", "a container elsewhere"),
     (at("s3://data/x"), {"companions": [Companion("mask", "{stem}.png")]},
      "--pair is for folders, label tables, tar shards, not for buckets; source 's3://data/x'; copy it to a disk first",
      "a bucket"),
@@ -250,10 +250,10 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((holding(f"a.tar.{kind}", module.compress(bytes(512))), {},
        f"it is compressed, ... ; decompress it first: ... -d a.tar.{kind}", "no image can be read by itself")
       for kind, module in (("gz", gzip), ("bz2", bz2), ("xz", lzma))),
-    *((holding("a.tar", content), {}, "a.tar' holds no samples in 1 file; the first, 'a.tar': it is not a tar", reason)
+    *((holding("a.tar", content), {}, "a.tar' holds no samples in 1 file; the first: 'a.tar': it is not a tar", reason)
       for content, reason in ((b"", "nothing"), (b"a", "a byte"), (bytes(100), "zeros"), (b"x" * 600, "text"))),
     (holding("a.tar", tar_bytes(tar_samples(1))[: 1124 + len(picture(0)) // 512 * 512]), {},
-     "the first, 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),
+     "the first: 'a.tar/000000.png': the tar ends before this sample does", "a first sample that may lack a file"),
     (in_tar(*tar_samples(1), name="raw/0.tar"), {"split": "folders"},
      "--split folders: '0.tar' is not in a folder of the source", "beside the splits"),
     # Splits

@@ -43,7 +43,7 @@ def test_only_the_options_determine_the_files_of_the_folder(tmp_path: Path) -> N
 
 def test_a_folder_with_files_or_a_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"mine")
-    for folder, said in ((tmp_path, "is not empty; choose a new folder"), (tmp_path / "holiday.jpg", "cannot write")):
+    for folder, said in ((tmp_path, "is not empty; choose a new or"), (tmp_path / "holiday.jpg", "cannot write")):
         with pytest.raises(SourceError, match=said):
             make_samples(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]

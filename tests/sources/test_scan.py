@@ -241,7 +241,7 @@ def test_a_forbidden_folder_is_skipped_and_not_a_class(
     for name in names:
         if name.endswith(".tar"):
             write_tar(tmp_path / name, [("0.jpg", b"x")])
-    with pytest.warns(PresizeWarning, match="1 folder left out with everything inside; the first is "):
+    with pytest.warns(PresizeWarning, match="1 folder left out with everything inside; the first: "):
         source = scan(tmp_path)
     (reject,) = source.rejects
     assert (reject.path, reject.error) == (names[-1].rpartition("/")[0], UNREADABLE)

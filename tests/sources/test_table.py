@@ -249,7 +249,7 @@ REFUSED = [
      "terminal codes stay text"),
     (csv("path;n\n" + "a;1\n" * 300_000 + "b\n"),
      "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value also needs its ';'", "a cell is missing"),
-    (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, and the header 2 columns: 'a,1,'; end the header with ',', too",
+    (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, and the header 2 columns: 'a,1,'; also end the header with ','",
      "empty cells behind the last column"),
     (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is not a header: 'cats/1.jpg, cat'; expected the names "
      "of the columns, such as path,label", "a table without a header"),

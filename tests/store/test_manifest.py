@@ -169,7 +169,7 @@ def test_a_url_is_not_a_folder() -> None:
         read_manifest("s3://data/64")
 
 
-BUILD_AGAIN = "holds an unfinished build; run the same presize build again to finish it"
+BUILD_AGAIN = "holds an unfinished build; run the same presize build again to resume"
 
 
 @pytest.mark.parametrize(

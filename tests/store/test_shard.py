@@ -236,7 +236,7 @@ def test_a_file_size_limit_or_a_full_disk_is_one_clear_line(
             begun = "publish"
             writer.publish()
         assert os.listdir(tmp_path) == []
-    said = f"cannot write {tmp_path}/a.lmdb: {reason}; finished work is kept, run again to resume"
+    said = f"cannot write {tmp_path}/a.lmdb: {reason}; finished work is kept; run again to resume"
     assert (begun, str(caught.value)) == (at, said)
 
 
@@ -299,7 +299,7 @@ def test_a_page_damaged_while_its_shard_is_open_is_an_error_and_not_a_crash(tmp_
             file.write(bytes(reader.nbytes - 8192))
         with pytest.raises(DatasetError) as caught:
             get(0)
-    assert str(caught.value) == f"{path} is damaged: Located page was wrong type; copy or build it again"
+    assert str(caught.value) == f"{path} is damaged: Located page was wrong type; copy or build the dataset again"
 
 
 def test_a_shard_opened_by_other_code_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ LIES: list[tuple[str, str, Callable[[bytearray], None]]] = [
     ("a page of its tree is out of range", "a root in the other meta page", both_metas("<Q", MAIN + 40, 1)),
     ("it has no root", "no root", both_metas("<Q", MAIN + 40, 2**64 - 1)),
     ("its tree has no levels", "a tree without levels", both_metas("<H", MAIN + 6, 0)),
-    ("it has 400 records where it says 7", "other records than there are", both_metas("<Q", MAIN + 32, 7)),
+    ("it has 400 records where its meta page says 7", "other records than there are", both_metas("<Q", MAIN + 32, 7)),
     ("its tree has unexpected flags", "keys of another order", both_metas("<H", MAIN + 4, 0x02)),
     ("its tree has unexpected flags", "duplicates in the tree", both_metas("<H", MAIN + 4, 0x04)),
     ("it has 1662976 bytes, too few for its pages", "last page behind the end", both_metas("<Q", LAST_PAGE, 10**6)),
@@ -233,7 +233,7 @@ def test_the_meta_page_of_the_later_transaction_counts(records: int, tmp_path: P
     data = bytearray(path.read_bytes())
     later = newest_meta(data)
     assert later == PAGE * (records % 2)
-    for at, words in ((PAGE - later, None), (later, f"it has {records} records where it says 7")):
+    for at, words in ((PAGE - later, None), (later, f"it has {records} records where its meta page says 7")):
         struct.pack_into("<Q", data, at + MAIN + 32, 7)
         path.write_bytes(data)
         assert why_refused(path) == words
@@ -242,7 +242,7 @@ def test_the_meta_page_of_the_later_transaction_counts(records: int, tmp_path: P
 def test_the_first_of_two_meta_pages_of_the_same_transaction_counts(whole: Path, tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     data[:256] = data[PAGE : PAGE + 256] = data[newest_meta(data) :][:256]
-    for at, words in ((PAGE, None), (0, "it has 400 records where it says 7")):
+    for at, words in ((PAGE, None), (0, "it has 400 records where its meta page says 7")):
         struct.pack_into("<Q", data, at + MAIN + 32, 7)
         (tmp_path / "a.lmdb").write_bytes(data)
         assert why_refused(tmp_path / "a.lmdb") == words

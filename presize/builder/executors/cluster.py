@@ -306,7 +306,7 @@ def _calling(run: RunOptions) -> Iterator[None]:
         yield
     except Exception as error:
         raise BuildError(
-            f"{run.engine} failed: {_reason(error)}; finished shards are kept, run again to resume"
+            f"{run.engine} failed: {_reason(error)}; finished shards are kept; run again to resume"
         ) from error
 
 

@@ -74,7 +74,7 @@ class Workers:
                 self.raise_limit(self._number(worker), error)
             self._idle.append(worker)
             return done
-        raise BuildError(f"{_ATTEMPTS} worker processes died over shard {task.number} {died} to resume")
+        raise BuildError(f"{_ATTEMPTS} worker processes died while writing shard {task.number} {died} to resume")
 
     def _number(self, worker: Child | None) -> int:
         """Return the number of the worker, from 1; None stands for the next one."""
@@ -131,4 +131,4 @@ def _why(error: ChildDiedError | MemoryError) -> str:
     """Describe why a worker died, and what to do about it."""
     if isinstance(error, ChildStoppedError) or getattr(error, "code", 0) == -signal.SIGALRM:
         return f"({error}): it was stopped, or SRC or OUT does not answer; run again"
-    return f"({str(error) or 'memory ran out'}), most often because memory ran out; run again with fewer --jobs"
+    return f"({str(error) or 'out of memory'}), most often from lack of memory; run again with fewer --jobs"

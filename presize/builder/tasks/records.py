@@ -114,7 +114,7 @@ def _in_this_process(
                 if policy is not None:
                     raise
                 raise BuildError(
-                    f"{files[0].path}: memory ran out; --backend processes would reject this image and go on"
+                    f"{files[0].path}: out of memory; --backend processes would reject this image and continue"
                 ) from None
 
         def resize(encoded: Encoded) -> Encoded:
@@ -301,10 +301,10 @@ def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, 
 
 def _why(error: ChildDiedError | MemoryError, timeout_s: float) -> str:
     if isinstance(error, MemoryError):
-        return "memory ran out, twice"
+        return "out of memory, twice"
     if _took_too_long(error):
         return f"it took longer than --timeout-s {timeout_s:g}, twice"
-    killed = ", most often because memory ran out" if error.code == -signal.SIGKILL else ""
+    killed = ", most often by the OOM killer" if error.code == -signal.SIGKILL else ""
     return f"the process that decoded it died, twice ({error}{killed})"
 
 
