@@ -417,9 +417,7 @@ def tv_tensors_module() -> Any:
     try:
         return importlib.import_module("torchvision.tv_tensors")
     except ImportError:
-        raise OptionError(
-            "tv_tensors: needs torchvision, which is not installed: pip install torchvision"
-        ) from None
+        raise OptionError("tv_tensors: needs torchvision, which is not installed: pip install torchvision") from None
 
 
 def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Array | pa.ChunkedArray, list[Any]]:

@@ -331,9 +331,7 @@ def test_a_missing_companion_and_a_field_named_like_its_column_are_refused(tmp_p
     ):
         scan(tmp_path, companions=[Companion("no", "{stem}.npy")])
     write_tar(tmp_path / "a.tar", [("1.jpg", b""), ("1.depth.npy", b""), ("1.json", b'{"depth_crc32": 1}')])
-    with pytest.raises(
-        SourceError, match="--pair depth: the index needs the column name 'depth_crc32'; rename yours"
-    ):
+    with pytest.raises(SourceError, match="--pair depth: the index needs the column name 'depth_crc32'; rename yours"):
         scan(tmp_path, companions=PAIRS[:1])
 
 
