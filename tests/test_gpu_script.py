@@ -66,6 +66,7 @@ def test_an_interpreter_that_cannot_run_is_named(tmp_path: Path) -> None:
     assert f"PYTHON: {tmp_path / 'python'} does not run" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_wheel_of_presize_is_refused(tmp_path: Path) -> None:
     ran = run("--device", "cpu", "--wheels", tmp_path, "--work", tmp_path / "work")
     assert ran.returncode == 2

@@ -45,7 +45,7 @@ def bench(
     raw: str | None, presized: str | None, lmdb: str | None, pin_memory: Pinning | None, work: str | None,
     out: str | None, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
-    """Measure training from a raw folder, a presized folder and LMDB.
+    """Compare training from raw files, presized files and LMDB.
 
     Each run is a separate process; the order of runs is random. With --raw only, the others are built from it.
     """

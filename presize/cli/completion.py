@@ -24,7 +24,7 @@ Run one of these once. New shells then complete commands, options and file names
 @command("presize completion", "presize completion bash")
 @click.argument("shell", metavar="[bash|zsh|fish]", type=choice(Shell), required=False)
 def completion(shell: Shell | None) -> None:
-    """Print a script that completes commands, options and file names in a shell.
+    """Print a script that completes commands, options and files.
 
     Without a shell, prints how to install it.
     """

@@ -55,7 +55,7 @@ def simulate(
     seconds: float, seed: int, sweep: int | None, then_workers: int | None, then_load_ms: float | None,
     out: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Predict how much faster training would be with more workers or faster loading.
+    """Predict the gain from more workers or faster loading.
 
     Simulates workers, the queue of finished batches and training; reads no data and trains nothing. Use --then-workers
     or --then-load-ms to compare two pipelines.

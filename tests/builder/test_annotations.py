@@ -167,9 +167,9 @@ def checked(boxes: list[list[float]], format: str) -> None:
     ("boxes", "format", "said"),
     [
         (SHARES * 10, "cxcywh", "20 of 20 boxes have only numbers below 2: expected pixels of the source"),
-        ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* are --boxes bbox:xyxy%$"),
+        ([*SHARES * 9, [0, 0, 1.000001, 1]], "xyxy", "19 of 19 boxes .* give --boxes bbox:xyxy%$"),
         ([*SHARES * 9, [-0.1, 0, 1.3, 1], [10, 20, 50, 60]], "xyxy", "19 of 20 boxes have only numbers below 2"),
-        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels are --boxes b"),
+        ([[10, 20, 50, 60]] * 3, "xyxy%", "3 of 3 boxes have numbers of 2 or more: .* pixels, give --boxes b"),
         (
             [[0, 0.5, 0.5, 0.2, 0.2], [1, 0.5, 0.5, 0.2, 0.2]],
             "cxcywh%",

@@ -274,6 +274,7 @@ def test_small_shards_of_updates_are_merged(tmp_path: Path) -> None:
     assert stored(tmp_path / "new") == stored(out)
 
 
+@pytest.mark.slow
 def test_an_interrupted_derivation_resumes_with_any_number_of_jobs_to_the_same_bytes(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -389,6 +390,7 @@ def test_undecodable_records_are_rejected_and_counted(dataset: Path, tmp_path: P
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_reports_copies_and_second_generations(
     presize: Callable[..., Ran], dataset: Path, tmp_path: Path
 ) -> None:
@@ -407,6 +409,7 @@ def test_the_command_reports_copies_and_second_generations(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_samples_of_all_lists(presize: Callable[..., Ran], dataset: Path, tmp_path: Path) -> None:
     paths = [path for path, _ in stored(dataset)][:4]
     lists = {

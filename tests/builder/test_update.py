@@ -529,7 +529,7 @@ def test_unsupported_changes_are_refused_with_the_differences(why: str, build: B
 def test_an_update_refuses_folders_and_does_not_overwrite(build: Builder) -> None:
     with pytest.raises(OptionError, match=r"^update: the files of a folder"):
         build(options=replace(SMALL, layout="folder"), run=UPDATE)
-    with pytest.raises(OptionError, match=r"^update: .* --overwrite .*; choose one"):
+    with pytest.raises(OptionError, match=r"^update: .* --overwrite, .*; choose one"):
         RunOptions(update=True, overwrite=True)
 
 

@@ -55,7 +55,9 @@ def test_skipped_frames_and_bands_of_masks_are_reported(build: Build) -> None:
     first.save("raw/masks/00.png", "TIFF", save_all=True, append_images=[first.copy()])
     Path("raw", "masks", "01.png").write_bytes(tiff(page(np.stack((masks[1], masks[1]), axis=-1), 1)))
     lines = build().out.splitlines()
-    frames, bands = (next(line.strip() for line in lines if what in line) for what in ("of several", "with bands"))
+    frames, bands = (
+        next(line.strip() for line in lines if what in line) for what in ("of several", "with extra bands")
+    )
     assert frames.startswith("1 mask image of several frames or pages, only the first stored")
     assert bands.startswith("1 mask image with extra bands, stored without them")
     assert frames in Path("out", "report.html").read_text()

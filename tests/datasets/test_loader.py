@@ -418,6 +418,7 @@ except LoaderError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) -> None:
     said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use fewer num_workers\n"
     assert re.fullmatch(said, run_python(LIMITED, dataset))

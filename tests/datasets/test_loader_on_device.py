@@ -317,6 +317,7 @@ def counted(image: Any) -> Any:
     return torch.from_numpy(np.array(image))
 
 
+@pytest.mark.slow
 def test_slots_are_pinned_after_the_first_request_and_once_for_many_early_breaks(
     cuda: Accelerator, dataset: Path
 ) -> None:

@@ -316,7 +316,7 @@ def test_make_loader_refuses_parts_whose_labels_differ_in_meaning(
         "subsets": [Subset(one, [1, 2]), two.subset([0])],
         "with another": [[(0, 0)], one, two],
     }
-    with pytest.raises(OptionError, match=rf"^dataset: the parts of a ConcatDataset must have the same {name}, and"):
+    with pytest.raises(OptionError, match=rf"^dataset: the parts of a ConcatDataset must have the same {name}, but"):
         make_loader(ConcatDataset(parts[shape]), 4, num_workers=0)
 
 

@@ -320,6 +320,7 @@ def test_two_distributions_of_one_package_are_found(
     assert getattr(read_codecs({}), codec).distributions == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["raise ModuleNotFoundError(name='cv2')", ""], ids=["removed", "an empty folder"])
 def test_an_opencv_broken_by_another_one_is_a_finding(broken: str, tmp_path: Path) -> None:
     (tmp_path / "cv2.py").write_text(broken)

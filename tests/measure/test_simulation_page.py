@@ -54,6 +54,7 @@ def show(watch: Watch, tmp_path: Path) -> Callable[..., Picture]:
 Show = Callable[..., Picture]
 
 
+@pytest.mark.slow
 def test_it_starts_paused_plays_at_the_chosen_speed_pauses_and_ends(show: Show) -> None:
     seen = show(simulate(SEVEN, seconds=30))
     begin = seen.at

@@ -260,6 +260,7 @@ def test_an_update_of_a_derived_dataset_claims_nothing(site: Site, tmp_path: Pat
     assert site.names() == there
 
 
+@pytest.mark.slow
 def test_an_update_takes_its_options_from_the_url(site: Site, presize: Callable[..., Ran], tmp_path: Path) -> None:
     words = ("--scratch", site.scratch, "--jobs", "1", "--no-report")
     assert presize("build", site.photos, site.url, "--size=32", "--size=16", "--quality", "71", *words).code == 0

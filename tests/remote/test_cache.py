@@ -107,6 +107,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     assert len(kept(tmp_path / "CACHE")) == 8
 
 
+@pytest.mark.slow
 def test_only_needed_shards_are_fetched_and_once_for_all_runs(shards: Path, proxy: Proxy, tmp_path: Path) -> None:
     dataset, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path), range(56)
     assert kept(tmp_path) == []
@@ -176,6 +177,7 @@ def test_a_resumed_epoch_fetches_only_the_rest(proxy: Proxy, tmp_path: Path) -> 
     assert len(left) < 8
 
 
+@pytest.mark.slow
 def test_each_host_fetches_only_its_own_shards(tmp_path: Path) -> None:
     fetched = []
     for host in range(2):
@@ -200,6 +202,7 @@ def test_companions_are_fetched_with_the_images(url: str, prefix: str, tmp_path:
         assert torch.equal(image, other) and torch.equal(mask, other_mask) and torch.equal(label, other_label)
 
 
+@pytest.mark.slow
 def test_the_shards_of_joined_datasets_are_prefetched(tmp_path: Path) -> None:
     parts = [LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / name) for name in "ab"]
     joined = as_lmdb_dataset(ConcatDataset(parts))
@@ -290,6 +293,7 @@ DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Path) -> None:
     record = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path)[5][0]
     (path,) = tmp_path.rglob("shards/*.lmdb")
@@ -351,6 +355,7 @@ def remove(place: Path, what: str) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.slow
 def test_files_removed_from_a_cache_are_restored(shards: Path, tmp_path: Path) -> None:
     first, every = LMDBDataset(URL, decode="bytes", cache_dir=tmp_path / "cache"), range(56)
     expected = LMDBDataset(shards, decode="bytes").__getitems__(every)
@@ -363,6 +368,7 @@ def test_files_removed_from_a_cache_are_restored(shards: Path, tmp_path: Path) -
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob(f"cache/{PLACE}/*/")} == {0o700}
 
 
+@pytest.mark.slow
 def test_an_epoch_goes_on_when_its_cache_is_removed(shards: Path, tmp_path: Path) -> None:
     dataset, theirs = LMDBDataset(URL, crop=CROP, cache_dir=tmp_path / "cache"), LMDBDataset(shards, crop=CROP)
     order = ShardShuffled(dataset.data, seed=3, window=1)

@@ -270,7 +270,9 @@ def test_the_command_fetches_and_reports_the_amount(presize: Callable[..., Ran],
     again = presize("fetch", URL, tmp_path / "copy")
     assert "56 images" in again.out
     assert "0 bytes of it fetched" in again.out
-    assert presize("fetch", "nowhere", tmp_path / "b").err.startswith("presize: error: URL 'nowhere': expected s3://")
+    assert presize("fetch", "nowhere", tmp_path / "b").err.startswith(
+        "presize: error: URL 'nowhere': expected one of s3://"
+    )
 
 
 def test_a_killed_copy_resumes(dataset: Path, tmp_path: Path) -> None:

@@ -577,7 +577,7 @@ BYTES = [
     *(of(f"the folder {where!r}",
          lambda folder, where=where: make(not_utf8(make(folder / "raw", "a/1.jpg"), where), "2.jpg", "deeper/3.jpg")
          and folder / "raw",
-         said=r"1 folder left out .* is '.*caf\\xe9': its name is not UTF-8", paths=["a/1.jpg"], classes=("a",),
+         said=r"1 folder left out .*: '.*caf\\xe9': its name is not UTF-8", paths=["a/1.jpg"], classes=("a",),
          rejected={where.decode("utf-8", "backslashreplace"): NOT_UTF8})
       for where in (b"caf\xe9", b"a/caf\xe9")),
     of("the source", lambda folder: make(not_utf8(folder, b"\xff\n"), "a/1.jpg"), paths=["a/1.jpg"]),

@@ -171,7 +171,8 @@ class Dask:
         from distributed import Client
 
         try:  # first, because a client that cannot connect takes a minute to fail
-            asyncio.run(asyncio.wait_for(_check_scheduler(address), CONNECT_S))
+            with ThreadPoolExecutor(1) as thread:  # this one may have a running event loop, as in a notebook
+                thread.submit(lambda: asyncio.run(asyncio.wait_for(_check_scheduler(address), CONNECT_S))).result()
         except TimeoutError:
             raise TimeoutError(f"no answer within {CONNECT_S} s") from None
         self._client = Client(address, timeout=CONNECT_S, set_as_default=False)

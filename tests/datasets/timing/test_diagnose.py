@@ -170,6 +170,7 @@ def test_a_slow_step_leaves_no_speed_up_with_any_clock(our_time: Time, request: 
     assert waits.stages.stalls.utilisation == pytest.approx(0.25, rel=0.05)
 
 
+@pytest.mark.slow
 def test_loading_without_workers_and_alternatives_are_measured_like_any_other() -> None:
     others = {"The other": sleeping(0.005, 1), "An iterator": iter([[0] * 4] * 1000)}
     found = diagnose(sleeping(0.03, 0), step_of(0.01), alternatives=others, **SOON)
