@@ -574,7 +574,9 @@ class SourceOptions:
         if self.label_keys is not None and self.keys is None:
             raise OptionError("label_keys: needs --keys, the pattern for the keys of the images")
         if self.label_keys is not None and self.keys in get_args(KeyPreset):
-            raise OptionError(f"label_keys: cannot be combined with --keys {self.keys}; give patterns for both")
+            raise OptionError(
+                f"label_keys: cannot be combined with --keys {self.keys}; leave it out, or give patterns for both"
+            )
 
     @property
     def table(self) -> str | os.PathLike[str] | None:

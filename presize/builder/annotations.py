@@ -128,8 +128,8 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
             continue
         found, images, first = rows.counted(table, bad)
         warn(
-            f"column {place.column!r}: {found} of {images} were clipped, because they extend beyond their image or "
-            f"have no area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
+            f"column {place.column!r}: clipped {found} of {images}, for extending beyond the image or having no "
+            f"area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
             "such images out"
         )
 
@@ -176,7 +176,7 @@ def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
         others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
-        known = f"it has {others}" if others else "give a --labels table with it"
+        known = f"it has {others}" if others else "give a --labels table that has it"
         raise SourceError(f"{_option(place)} {place}: the label table has no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None

@@ -76,7 +76,9 @@ def container_digest(layout: Layout) -> str:
     try:
         temporary = tempfile.TemporaryDirectory(prefix="presize-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise BuildError(f"cannot write to a temporary folder: {error.strerror}; set TMPDIR to another") from None
+        raise BuildError(
+            f"cannot write to a temporary folder: {error.strerror}; set TMPDIR to a folder that can be written to"
+        ) from None
     with temporary as folder:
         if layout == "lmdb":
             with ShardWriter(Path(folder, "0.lmdb"), 1 << 20, 5) as writer:

@@ -123,7 +123,7 @@ def other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
     were = " and ".join(f"{name} {then.get(name, '(unknown)')}" for name in changed)
     are = " and ".join(f"{name} {now[name]}" for name in changed)
     other = "which gives different bytes" if len(changed) == 1 else "which together give different bytes"
-    return f"it was built with {were}, this machine has {are}, {other}"
+    return f"the build used {were}, this machine has {are}, {other}"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,7 +26,7 @@ class ProgressBar:
         self._bytes = self._rejected = 0
 
     def on_plan(self, plan: Plan) -> None:
-        from tqdm.auto import tqdm  # imports asyncio, to detect notebooks
+        from tqdm.auto import tqdm  # detects notebooks, and imports asyncio
 
         self._bar = tqdm(total=len(plan.source.table), **self._options)
 

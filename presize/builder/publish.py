@@ -179,9 +179,9 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         like_image = unpack_facts(columns["source_facts"], "like_image") == 1
         if like_image.any() and not like_image.all():
             warn(
-                f"{companion.name}: the shape of {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} "
-                "does not begin with the height and width of the upright image; they are stored unchanged, the others "
-                "are resized with it"
+                f"{companion.name}: stored {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} "
+                "unchanged, because the shape does not begin with the height and width of the upright image; the "
+                "others are resized with their image"
             )
     is_deep = (
         companion.is_exact and not companion.is_array and bool(unpack_facts(columns["source_facts"], "deep").any())
@@ -199,7 +199,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
 def _write_report(plan: Plan, merged: _Merged, manifest: Manifest, root: Path, index: pa.Table) -> Manifest:
     """Write the report of a dataset whose other files are written. Returns the manifest with the report in it."""
     from presize.pages.build_report import build_page, leaner_quality, report_columns
-    from presize.pages.comparison import compare  # imports OpenCV and jinja2, which only the report needs
+    from presize.pages.comparison import compare  # imports OpenCV and jinja2, needed here only for the report
 
     reader = SourceReader(plan.source.root)
 

@@ -176,8 +176,8 @@ def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> N
     if len(lost):
         first, reason = gone[int(lost[0])].as_py(), unseen[int(why[lost[0]])].reason
         raise BuildError(
-            f"OUT {out} holds {plural(len(lost), 'image')} that --update would remove, because their files "
-            f"cannot be read now; the first: {printable(first)}: {reason}; run again when they can "
+            f"OUT {out} holds {plural(len(lost), 'image')} that --update would remove, because files of the "
+            f"source cannot be read now; the first: {printable(first)}: {reason}; run again when they can "
             "be read, or move them out of the source"
         )
     if len(gone) > _MOST_REMOVED * len(paths):

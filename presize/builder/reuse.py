@@ -213,7 +213,7 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
                 first = source.table.column("path")[int(np.flatnonzero(unread)[0])].as_py()
                 warn(
                     f"{plural(int(unread.sum()), 'file')} could not be read to compare checksums, the first: "
-                    f"{printable(first)}; they count as unchanged, because their sizes and times are"
+                    f"{printable(first)}; each counts as unchanged, because its size and time are the same"
                 )
             unchanged &= same | unread
     return unchanged & may_stay(samples, plan.options, base.indexes[0], matched)

@@ -23,7 +23,7 @@ from presize.store.rejects import NOT_AN_IMAGE, UNREADABLE
 from presize.system.files import temporary_name, writing
 
 Columns = Mapping[str, npt.NDArray[np.int64]]
-"""Index columns of a stream, of equal length, by names without its companion's: ``nbytes``, not ``mask_nbytes``."""
+"""Index columns of a stream, of equal length, by name without the companion: ``nbytes``, not ``mask_nbytes``."""
 
 Rejected = tuple[int, str, str]
 """A sample that was not stored: its row in the source table, the name of the error's class, and the reason."""

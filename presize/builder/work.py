@@ -35,7 +35,7 @@ _PROBES = 16
 """Number of samples that a task tries to read when it cannot read its own."""
 
 _PAGE_BYTES, _CARD_BYTES, _MOST_CARDS = 60_000, 14_000, 48
-"""Size of report.html, and of its pictures of one sample; maximum number of samples that it shows."""
+"""Bytes of report.html without pictures, and of its pictures of one sample; largest number of samples that it shows."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,9 @@ def build(
     if dry_run and part is not None:
         raise click.UsageError("--part: --dry-run plans the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
-        raise click.UsageError(f"--part: expected a folder shared by all machines, got {out}; build, then upload it.")
+        raise click.UsageError(
+            f"--part: expected a folder shared by all machines, got {out}; build in one, then presize upload it."
+        )
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: expected an OUT that is a URL, got the folder {out}; leave --scratch out.")
     other = None if like is None else options_of(like)

@@ -234,8 +234,8 @@ def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder
         build()
     (warning,) = said
     assert str(warning.message) == (
-        "column 'bbox': 3 boxes of 2 images were clipped, because they extend beyond their image or have no area (2 "
-        "of them); the first image is 'a.png'; --bad-boxes reject leaves such images out"
+        "column 'bbox': clipped 3 boxes of 2 images, for extending beyond the image or having no area (2 of them); "
+        "the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
     first, second, third = build.data().column("bbox").to_pylist()
     assert np.allclose(first, np.array([[20, 10, 60, 40], [90, 10, 100, 40]]) * 32 / 60, atol=0.4)

@@ -162,11 +162,11 @@ def test_differences_are_described_in_words() -> None:
     assert differences(later, old) == ["dither was True, is the default"]
     versions = {"pillow": "11.3", "numpy": "1"}, {"pillow": "13.0", "numpy": "2"}
     assert differences(old, old | {"codecs": "others"}, versions) == [
-        "it was built with pillow 11.3 and numpy 1, this machine has pillow 13.0 and numpy 2, "
+        "the build used pillow 11.3 and numpy 1, this machine has pillow 13.0 and numpy 2, "
         "which together give different bytes"
     ]
     for then, words in (
-        ({}, "it was built with numpy (unknown), this machine has numpy 2, which gives different bytes"),
+        ({}, "the build used numpy (unknown), this machine has numpy 2, which gives different bytes"),
         (
             {"numpy": "2"},
             "the same library versions give different bytes on this machine: another processor, or other builds",

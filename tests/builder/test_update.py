@@ -546,7 +546,7 @@ def test_an_upgrade_stops_an_update_if_it_changes_bytes(build: Builder, monkeypa
     change_much(build.source)
     with monkeypatch.context() as patch:
         patch.setattr(presize.builder.fingerprint, "codecs_digest", lambda _: "of other pixels")
-        said = r"built with simplejpeg [\d.]+, this machine has simplejpeg 99, which gives different bytes.*--overwrite"
+        said = r"build used simplejpeg [\d.]+, this machine has simplejpeg 99, which gives different bytes.*--overwrite"
         with pytest.raises(BuildError, match=said):
             build(run=UPDATE)
     build(run=UPDATE)

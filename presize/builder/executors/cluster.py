@@ -106,7 +106,7 @@ def run_on_this_worker(pickled: bytes) -> bytes | str:
         with closing(Workers(remote.timeout_s)) as workers, _while_wanted(remote, workers):
             result: TaskResult = workers.write(remote.task)
     except StoppedError:
-        result = BuildError(f"another build has replaced the one in OUT {remote.out}")
+        result = BuildError(f"the build in OUT {remote.out} has ended or been replaced")
     except Exception as error:  # raised by the driver
         result = error
     return pickle.dumps(result)

@@ -199,7 +199,7 @@ def _check_source(task: Task, unread: int, last: str) -> None:
 
 
 def _check_boxes(extents: npt.NDArray[np.float64], image: Mapping[str, int]) -> None:
-    """Raise ImageError if a sample's boxes (see Task.extents) are invalid or reach over a pixel outside its image."""
+    """Raise ImageError if a sample's boxes (see Task.extents) are invalid, or reach more than a pixel outside."""
     if np.isnan(extents).any():
         raise ImageError(f"{BOXES}: one has no area, or is not four numbers")
     height, width = image["source_height"], image["source_width"]
