@@ -259,7 +259,7 @@ class OutputDir:
     # --- starting a build ---
 
     def recover(self) -> BuildJournal | None:
-        """Return the journal of an unfinished build, if any. Finish publishing an update whose publishing had begun."""
+        """Return the journal of an unfinished build, if any. If an update had begun to publish, finish it."""
         journal = self.journal()
         if journal is None or not (journal.update and journal.publishing):
             return journal
@@ -331,7 +331,7 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Rename the manifests of an update. All are written before, so that an interruption cannot lose some sizes."""
+        """Rename the manifests of an update. All are written before, as those of only some sizes would be no base."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):

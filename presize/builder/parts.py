@@ -1,4 +1,4 @@
-"""Shared list of samples of a build by parts: the first part lists the source, and all others read its list."""
+"""Shared list of samples of a build by parts: the part that starts first lists the source; all others read it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _MOST_REMOVED = 0.9
 """Largest share of its images that an update may remove. More are usually missing by mistake (an unmounted disk or
 another SRC), and rebuilding the few that remain is quick."""
 
-_LEAVE_OUT = "leave these options out to keep the dataset's, or use --overwrite to replace it"
+_LEAVE_OUT = "leave out options that differ, or use --overwrite to replace it"
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:

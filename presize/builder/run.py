@@ -158,7 +158,7 @@ def build_dataset(
     encode the reference images of presize to the same bytes.
 
     Args:
-        source: the folder of images.
+        source: the folder of images; or LMDBs, tar shards or Parquet files that contain them; or a URL.
         out: the output folder.
         options: what to store, and how.
         run: how to run the build.
@@ -380,8 +380,8 @@ def build_part(
     """Build the shards of one part in `out`, on a file system that all parts share. Parts may run at the same time, on
     any machines, but each part only once at a time. Run a part again to resume it.
 
-    The first part lists the source. When all parts are finished, build_dataset with the same options publishes the
-    dataset; its bytes are the same as without parts.
+    The part that starts first lists the source. When all parts are finished, build_dataset with the same options
+    publishes the dataset; its bytes are the same as without parts.
 
     Args:
         source, out, options, run, samples: as in build_dataset. `options` and `samples` have to be the same for all

@@ -211,7 +211,7 @@ def find_work(
     records: Records | None = None,
     numbers: Sequence[int] | None = None,
 ) -> BuildWork:
-    """Return the work of `plan`, or of the shards of these `numbers`. An update copies `records`."""
+    """Return the work of `plan`, or of the shards of these `numbers`. Updates and repairs copy `records`."""
     if records is None and isinstance(plan.source, DatasetSource):
         source = plan.source
         records = Records(source.datasets, source.dataset_of, source.row_of, resizes=source.resizes)

@@ -98,7 +98,7 @@ def making_room(stream: TextIO) -> AbstractContextManager[None]:
 
 
 class Progress:
-    """Progress of images or bytes on `stream`, from begin() on; silent if `quiet`. Not thread-safe."""
+    """Progress of images or bytes on `stream`, from begin() on; silent if `quiet`. For one thread at a time."""
 
     def __init__(self, stream: TextIO, what: str, in_bytes: bool = False, quiet: bool = False) -> None:
         self._stream = stream

@@ -229,7 +229,7 @@ class Ray(Engine):
 
 
 class Spark(Engine):
-    """Application on a Spark master such as ``spark://HOST:7077``, or "yarn". Each task is a job of a thread."""
+    """Application on a Spark master such as ``spark://HOST:7077``, or "yarn". Threads start a job for each task."""
 
     def __init__(self, address: str) -> None:
         from pyspark.sql import SparkSession

@@ -220,7 +220,7 @@ def _read_in_this_child(source: Path | Url, files: Sources) -> None:
 
 
 _reader = functools.cache(SourceReader)
-"""Cache of readers by source. It ends with its process, a child that ends with its task."""
+"""Readers by source. They are never dropped, because their process, a child, ends with its task."""
 
 _stored_as = functools.cache(Companion.image_options)
 
