@@ -1,7 +1,7 @@
 """OUT, the output folder of a build. In the driver, only this module locks it, and renames or removes files in it.
 
-While a build is unfinished, OUT holds hidden files: the lock, the journal, and the sidecar of each finished shard.
-There are no hidden folders, which ImageFolder would take for classes. Tasks rename their own shard and sidecar. The
+While a build is unfinished, OUT holds hidden files: the lock, the journal, and the sidecar of each finished shard. It
+never holds hidden folders, which ImageFolder would take for classes. Tasks rename their own shard and sidecar. The
 manifest is published last, so OUT holds the old dataset, or none, until the new one is complete.
 """
 
@@ -331,7 +331,7 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Rename the manifests of an update. All are written before, as those of only some sizes would be no base."""
+        """Rename the manifests of an update. All are written before: those of only some sizes would not be a base."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):

@@ -190,7 +190,7 @@ def _take_recorded(context: click.Context, typed: dict[str, Any], values: dict[s
 
 
 def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOptions, SourceOptions, RunOptions]:
-    """Return the options of a build. Warn of options without effect, or raise UsageError."""
+    """Return the options of a build. Warn of a doubtful --size or --jobs. Raise UsageError for useless options."""
     from presize.sources.companions import companions_of
     from presize.sources.labels import read_classes
 
