@@ -41,7 +41,7 @@ T = TypeVar("T")
 THREADS = 4
 """Reading threads per worker process. Disks and networks serve concurrent requests faster than one at a time."""
 BUCKET_THREADS = 16
-"""Reading threads for a bucket, where a request takes tens of milliseconds, as long as decoding ten images."""
+"""The same for a bucket, where a request takes tens of milliseconds, as long as decoding ten images."""
 GROUP_ROWS = 1 << 32
 """The offset of a row in a Parquet file is row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
