@@ -34,7 +34,7 @@ class Compiled:
         module: the extension; None if it is not compiled or must not be used.
         difference: returns how the results of the module differ from the library's, or None if they are equal.
         name, instead: for messages: a name for the code, and the fallback ("Pillow resizes").
-        off: why the code is not used; None if it is used or not yet checked.
+        off: why the code is not used; None if it is used, not compiled or not yet checked.
     """
 
     module: ModuleType | None

@@ -73,8 +73,9 @@ def _shaped(curves: npt.NDArray[np.uint16], matrix: npt.NDArray[np.float32], pix
 
 @lru_cache(maxsize=32)
 def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
-    """Return the fast conversion to sRGB of RGB pixels with this profile; None if the profile has no matrix, or needs
-    no conversion. On all greys and a grid of 17 x 17 x 17 colours it is within 1 level of to_srgb."""
+    """Return the fast conversion to sRGB of RGB pixels with this profile; None if the profile needs no conversion, has
+    no valid curves and matrix, or if any result for all greys and a grid of 17 x 17 x 17 colours differs from to_srgb's
+    by more than 1 level."""
     transform = to_srgb(icc, "RGB")
     if transform is None:
         return None

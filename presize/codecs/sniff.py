@@ -211,7 +211,7 @@ def is_tga(data: bytes) -> bool:
 
 
 def _run_length_end(data: bytes, position: int, pixel: int, pixels: int) -> int:
-    """Return the end of the packets of `pixels` pixels; -1 if `data` ends first."""
+    """Return the end of the packets of `pixels` pixels; -1 if `data` ends first, or the last packet has too many."""
     while pixels > 0 and position < len(data):
         count = (data[position] & 127) + 1
         position += 1 + pixel * (1 if data[position] & 128 else count)

@@ -42,7 +42,7 @@ FIELDS: Final = {
 
 class Facts(NamedTuple):
     """Facts about one source image, in the order of the bits in docs/format.md. A `kind` that is not in KINDS, such as
-    "sgi", is packed as "other". `kept`: its compressed image is stored, without decoding it."""
+    "sgi", is packed as "other". `kept`: its compressed image is stored wherever it needs no resize."""
 
     kind: str = "unknown"
     colors: Colors = "unknown"

@@ -1,4 +1,4 @@
-"""Images that can be stored without recoding: 8 bits a channel, in the colours of the options, upright, and without a
+"""Images that can be stored as they are: 8 bits a channel, in the colours of the options, upright, and without a
 profile to convert. A JPEG must have its end marker, a WebP complete chunks, and a PNG correct checksums. Pixels are not
 decoded; ``presize verify`` does that. Metadata is removed unless it is to be kept. Pure, thread-safe."""
 

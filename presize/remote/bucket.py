@@ -312,7 +312,8 @@ class Bucket:
                 query["continuation-token"] = token or ""
 
     def _ask(self, query: dict[str, str]) -> ElementTree.Element:
-        """Return S3's response to a bucket query, which is signed in the endpoint's URL: obstore signs only objects."""
+        """Return S3's response to a query about the bucket. obstore signs only requests for objects, so the query is
+        signed as part of the endpoint."""
         url = f"{self._endpoint}?{urlencode(query)}"
         if not _is_unsigned():
             name = "aws_endpoint_url_s3" if "AWS_ENDPOINT_URL_S3" in os.environ else "endpoint"
@@ -345,7 +346,7 @@ class Bucket:
 
     @interruptible
     def put(self, name: str, content: bytes, etag: str | None = None) -> bool:
-        """Write a new object, or replace the one with `etag`. Return False if another object exists."""
+        """Write a new object, or replace the one with `etag`. Return False if another exists, or that one is gone."""
         errors = self._obstore.exceptions
         mode: Any = "create" if etag is None else {"e_tag": etag}
         with self._at_name(name):
@@ -361,7 +362,8 @@ class Bucket:
 
     @interruptible
     def holds(self, name: str, nbytes: int, sha256: str, is_etag: Callable[[str], bool] = lambda _: True) -> bool:
-        """Return whether an object has this size, the SHA-256 stored by upload(), and an ETag that passes `is_etag`."""
+        """Return whether an object has this size, the SHA-256 stored by upload(), and an ETag that passes `is_etag`,
+        which is called last, only if size and SHA-256 match."""
         found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
         if found is None or (found.meta["size"], found.attributes.get(_SHA256)) != (nbytes, sha256):
             return False

@@ -70,7 +70,8 @@ def fetch_dataset(
     Args:
         url: URL of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
         out: a new or empty folder, or a complete or incomplete copy of this dataset.
-        on_plan: called with the number of bytes to fetch, except images of a folder dataset: its index has their sizes.
+        on_plan: called with the number of bytes to fetch, without the images of a folder dataset: their sizes are in
+            its index, which is fetched first.
         on_bytes: called, in any thread, with the number of bytes received since the last call.
 
     Raises:

@@ -53,8 +53,8 @@ companions. Raises SourceError if it cannot be read, or OptionError."""
 
 @dataclass(frozen=True)
 class ContainerKind:
-    """A kind of file that holds samples: its name and plural; its options, of those that do not apply to every source;
-    and the lower-case suffixes and the `magic` bytes at an offset by which it is recognized."""
+    """A kind of file that holds samples: its name and plural; the options that apply to it, besides those for every
+    source; and the lower-case suffixes, and the `magic` bytes at an offset, by which it is recognized."""
 
     name: str
     plural: str
@@ -81,7 +81,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "label tables of buckets": ("column_type",),
     **{kind.plural: kind.options for kind in KINDS},
 }
-"""The options of each kind of source, of those that do not apply to every source."""
+"""The options that apply to each kind of source, besides those for every source."""
 
 _LOCKS = ("lock.mdb", "-lock")
 """Suffixes of the lock files that LMDB keeps next to its data."""
@@ -211,8 +211,8 @@ def list_containers(
         names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
         warn(
-            f"{source.name!r} has fields that the index cannot store, with the number of samples that have them: "
-            f"{names}{more}; they are left out"
+            f"{source.name!r} has fields or files that the index cannot store, with the number of samples that have "
+            f"them: {names}{more}; they are left out"
         )
     classes = None
     if len(table):
@@ -350,7 +350,8 @@ def _runs(table: pa.Table) -> pa.Array:
 def _number_labels(
     listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
 ) -> tuple[str, ...] | None:
-    """Replace labels by positions in `classes`, `own` or the sorted labels. Return the class list, if there is one."""
+    """Replace labels by positions in `classes`, `own` or the sorted labels, and return that list. Without labels, or
+    for numbers without a list, which stay, return None."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")

@@ -83,7 +83,7 @@ class Source:
 class Contents:
     """The samples of one container, in dataset order: ``path``, ``source_nbytes``, ``offset`` and fields; ``run`` if it
     is a row group; ``mask_source_nbytes`` and ``offset:mask`` for a companion called mask. `left_out` counts, for each
-    field that no index can store, the samples that have it."""
+    field or file that no index can store, the samples that have it."""
 
     container: Container
     samples: pa.Table

@@ -38,7 +38,8 @@ NamesIn = Callable[[str], Iterable[str]]
 """Returns the names in a folder, "" for the source; none if it is not a folder. Names of folders end with a slash."""
 
 UNSEEN = "cannot be looked at"
-"""Start of the reason of a reject that could not be examined. Updates search the rejects of old datasets for it."""
+"""Part of the reason for rejecting a file or folder that could not be examined. Updates search the reasons of old
+datasets for it."""
 
 _OF_ONE_FOLDER = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
 """Errors that concern only one folder, such as lost+found, not the disk."""

@@ -65,7 +65,7 @@ class LmdbValues(NamedTuple):
 
 def read_lmdb(path: str) -> LmdbValues:
     """Return the keys, and the locations of all values, of the main database in an LMDB 0.9 file. Raises SourceError if
-    values overlap or leave the file. The file must not shrink while it is mapped."""
+    it is damaged: values must lie in the file, and not overlap. The file must not shrink while it is mapped."""
     try:
         with open(path, "rb", buffering=0, opener=open_at_once) as file:
             version = FileVersion.of(os.fstat(file.fileno()))
@@ -194,6 +194,7 @@ def _numbered(
 
 
 def _label_texts(values: LmdbValues, rows: Numbers, column: str) -> list[str | bytes]:
+    """Return labels as text, or as bytes if they are not text."""
     texts: list[str | bytes] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         for value in values.read(rows[start : start + _ROWS_AT_ONCE], _LABEL_BYTES).to_pylist():
@@ -277,7 +278,7 @@ def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> 
             )
     if is_chosen and begins and not any(map(sniff, begins)):
         raise SourceError(
-            f"none of {len(begins)} values tried is an encoded image: the value of {_shown(keys[0])} begins with "
+            f"none of the values tried ({len(begins)}) is an encoded image: the value of {_shown(keys[0])} begins with "
             f"{begins[0][:12]!r}; expected a JPEG, PNG, WebP or other image file in each"
         )
 

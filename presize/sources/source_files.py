@@ -41,7 +41,7 @@ T = TypeVar("T")
 THREADS = 4
 """Reading threads per worker process. Disks and networks serve concurrent requests faster than one at a time."""
 BUCKET_THREADS = 16
-"""Reading threads for a bucket, where a request takes tens of milliseconds, as long as decoding ten images."""
+"""The same for a bucket, where a request takes tens of milliseconds, as long as decoding ten images."""
 GROUP_ROWS = 1 << 32
 """The offset of a row in a Parquet file is row group * GROUP_ROWS + row."""
 SLOW_S = 0.0005
@@ -228,8 +228,8 @@ class SourceReader:
     def read(self, file: SourceFile, for_report: bool = False) -> bytes:
         """Return the content of a file, or only the start of a large file that does not start like an image.
 
-        With `for_report`, the file is read again if the disk fails, and then the build stops: report.html must be
-        reproducible.
+        With `for_report`, a file that the disk cannot read is tried once more, and then BuildError stops the build:
+        the bytes of report.html must not depend on whether a read fails.
 
         Raises:
             UnreadableError: this file cannot be read, or has changed.

@@ -73,7 +73,8 @@ class Spellings:
         return self._names_in is not None and len(self.find(text)) == 1
 
     def spelled(self, text: str | None) -> str | None:
-        """Return the path of the only file that a text refers to; else the text, or plain(text) if it is unsafe."""
+        """Return the path of the only file that a text refers to; else the text, or plain(text) if it is unsafe or if
+        nothing can be listed."""
         found = self.find(text) if text is not None and self._names_in is not None else []
         if text is None or len(found) == 1:
             return found[0] if found else None

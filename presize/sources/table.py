@@ -276,7 +276,8 @@ def _read_list(file: BinaryIO, types: Types, fits: Fits = None) -> pa.Table:
 
 
 def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
-    """Yield readings of a list: its lines, also without a count above or numbers in front; and the regex of labels."""
+    """Yield readings of a list: its lines, also without a count above or numbers in front, each with the regular
+    expression that splits off the labels."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
         numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
@@ -332,7 +333,7 @@ def _read_json(file: BinaryIO, _: Types) -> pa.Table:
 
 
 def _json_row(number: int, line: str) -> dict[str, Any]:
-    fix = "; expected one object per line, as jq -c '.[]' makes of an array"
+    fix = "; expected one object per line, as jq -c '.[]' makes from an array"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

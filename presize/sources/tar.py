@@ -286,7 +286,7 @@ class _Samples:
             self.finish()
         elif self.files:
             self._reject(next(iter(self.files.values())).name, "the tar ends before this sample does")
-        self._reject("", f"{error}; samples before it are kept")
+        self._reject("", f"{error}; earlier samples are kept")
 
     def _read_fields(self, files: Mapping[str, Member]) -> dict[str, Any]:
         fields: dict[str, Any] = {}

@@ -364,7 +364,7 @@ def test_complete_samples_of_a_truncated_tar_are_kept(share: float, shard: Path)
     found = list_tar(str(place), "cut.tar", SourceOptions())
     expected = [f"{stem}.png" for stem in whole_before(cut, shard)]
     assert found.samples.column("path").to_pylist() == expected
-    assert "samples before it are kept" in found.rejects[-1].reason
+    assert "earlier samples are kept" in found.rejects[-1].reason
 
 
 # Joined tars

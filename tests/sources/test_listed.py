@@ -290,7 +290,7 @@ FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarf
 FAR = "very/long/" + "folder/" * 30 + "0001.png"
 """A name too long for USTAR."""
 TWO_SAMPLES = tar_bytes(tar_samples(2))
-KEPT = "samples before it are kept"
+KEPT = "earlier samples are kept"
 
 
 def end_of(tar: bytes) -> int:

@@ -219,7 +219,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
        "the value of '0' is a Python pickle, and reading one runs whatever code", f"protocol {protocol}")
       for protocol in (2, 3, 4, 5)),
     (in_lmdb({f"{n}": bytes(3000) for n in range(40)}), {"keys": "{}"},
-     "none of 16 values tried is an encoded image: the value of '0' begins with", "zeros"),
+     "none of the values tried (16) is an encoded image: the value of '0' begins with", "zeros"),
     (in_lmdb(ONE), {"keys": "basicsr"}, "needs meta_info.txt beside the LMDB: No such file ... 'image-1'", "no list"),
     (PACKED, NUMBERED, r"the label b'\x01\x00\x00\x00' is not text: it looks like a little-endian 32-bit integer, 1; "
      "write labels as text, such as '1' or 'cat'", "packed numbers"),

@@ -360,8 +360,8 @@ TARGET static bool decode_tiles(Work *work)
     return true;
 }
 
-/* Begin restart interval `number`, counted from 0, after the marker at `at`. Return NULL if that is not the expected
-   marker, or if the previous interval was not read to its end. */
+/* Begin restart interval `number`, counted from 0: the first at `at`, all others after the marker there. Return NULL if
+   that is not the expected marker, or if the previous interval was not read to its end. */
 TARGET static const uint8_t *next_interval(Work *work, const uint8_t *at, int64_t number)
 {
     const uint8_t *end = work->image->end;

@@ -340,8 +340,8 @@ def is_metadata(marker: int) -> bool:
 
 
 def needed(data: bytes, marker: int, begin: int, end: int) -> bytes:
-    """Return the part of a segment that decoders need: all of a table, frame or scan header, but of metadata only the
-    JFIF and Adobe segments."""
+    """Return the part of a segment that decoders need: all of a table, frame or scan header, but of metadata only what
+    JFIF (without its thumbnail) and Adobe specify; empty if nothing is needed."""
     if marker == APP0 and is_jfif(data, begin, end):
         return segment(APP0, data[begin + 4 : begin + 16] + b"\0\0")  # no thumbnail
     if marker == APP14 and is_adobe(data, begin, end):

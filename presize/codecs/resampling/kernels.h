@@ -361,7 +361,8 @@ TARGET static void premultiply(const uint8_t *from, int64_t bytes, uint8_t *to)
     any_kernels.premultiply(from + whole, bytes - whole, to + whole);
 }
 
-/* float quotients are far enough from the next integer to be truncated. Pixels with alpha 0 do not change. */
+/* Quotients of floats are far enough from the next integer to be truncated. Alpha 0 divides by 255, as alpha 255 does:
+   colours do not change. */
 TARGET static void unpremultiply(uint8_t *pixels, int64_t bytes)
 {
     const int64_t whole = bytes - bytes % BYTES;

@@ -43,7 +43,7 @@ typedef struct {
     int64_t padded;       /* bytes of a resized row with its padding */
     const uint8_t **rows; /* taps of a row */
     void *room;           /* for Kernels.down */
-    uint8_t *copies[2];   /* copies of the last rows of the image, premultiplied rows, or blends of rows */
+    uint8_t *copies[2];   /* copies of the last rows in memory, premultiplied rows, or blends of rows */
     uint8_t *kept;        /* resized rows */
     int64_t kept_count;
     uint8_t *out;
