@@ -171,7 +171,7 @@ def _limit(kind: int, hard: bool = False) -> int | None:
 
 
 def max_open_shards() -> int:
-    """Return half of ``ulimit -n``, at least 8, at most 30,000: about half of a process's memory maps on Linux."""
+    """Return half of ``ulimit -n``, at least 8, at most 30,000: about half of the maps that Linux allows a process."""
     files = _limit(resource.RLIMIT_NOFILE)
     return 30_000 if files is None else min(max(8, files // 2), 30_000)
 
