@@ -73,7 +73,7 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """Error for a child that was killed because it gave no sign of life, as when waiting for a silent file system."""
+    """Error for a child that was killed for giving no sign of life: stopped, or waiting for a silent file system."""
 
 
 class Child:

@@ -246,7 +246,7 @@ _GROUP_MEMORY = (
     ("memory.max", "memory.current", ("active_file", "inactive_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
 )
-"""For control groups 2 and 1: the files with limit and usage, and the page cache's lines in memory.stat."""
+"""Of control groups, versions 2 and 1: files with limit and usage, and the page cache's lines of memory.stat."""
 
 
 def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:
