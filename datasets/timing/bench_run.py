@@ -38,7 +38,7 @@ _FULL = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def main() -> None:
-    """Make the run on standard input. On an error the result is {"error": one line, "is_option": for OptionError}."""
+    """Make the run on standard input. On an error the result is {"error": one line, "is_option": of OptionError}."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     run = Run(**json.loads(sys.stdin.readline()))
     try:
@@ -71,7 +71,7 @@ def measure(run: Run) -> dict[str, Any]:
     the package of the model. Raises BenchError if memory runs out."""
     device = as_device(run.device)
     if device.type == "cpu":
-        # Threads of a step wait for each other: if there are more than free cores, it takes several times as long.
+        # Threads of a step wait for each other: with more threads than free cores, it takes several times as long.
         torch.set_num_threads(max(1, usable_cores() - run.workers))
     dataset = open_variant(run.variant, run.root, RandomResizedCrop(run.crop), FLIP)
     order, whose = _order(run, dataset), None

@@ -43,7 +43,7 @@ from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
 _MOST_BATCHES = 200  # limit for each part of the measurement
-_PARTS = 60  # a part of the survey gets this fraction of all seconds
+_PARTS = 60  # a part of the survey gets all seconds divided by this
 _OTHER_STEP = 1.1  # ratio of step times on two loaders that is worth a note; less may be chance
 _FASTER = 1.03  # speed-up of the step by another memory layout from which that is tried
 _PROFILED_STEPS = 5
@@ -71,7 +71,7 @@ def diagnose(
     on_step: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Read batches of `loader` without a step, run `step` on one batch that stays on the device, do both together, and
-    find the bottleneck. Then try changes that could help, in rounds, next to unchanged training.
+    find the bottleneck. Then try changes that could help, in rounds that include unchanged training.
 
     KeyboardInterrupt passes through.
 
@@ -88,7 +88,7 @@ def diagnose(
             use them ("Read the LMDB dataset"). The advice says how much faster training was with each.
         storage_images_per_s: Images/s that the disk delivers with an empty page cache, for the evidence.
         notes: Sentences to add to the diagnosis.
-        on_step: Callback before each step, with its description.
+        on_step: Callback before each part of the diagnosis, with its description.
 
     Raises:
         OptionError: An option is out of range.

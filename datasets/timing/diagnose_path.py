@@ -86,7 +86,7 @@ def diagnose_path(
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
     elif trial is not None and (share := _stored_share(trial)) >= _SMALL_ALREADY:
         notes.append(
-            f"{trial_name} was not tried: it would store {share:.0%} of the bytes, because its images are small."
+            f"{trial_name} was not tried: it would store {share:.0%} of the bytes, as the images are already small."
         )
     elif trial is not None:
         alternatives[f"{trial_name} and read it with LMDBDataset"] = _loader("lmdb", trial, options, device)

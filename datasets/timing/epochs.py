@@ -91,7 +91,7 @@ def taken(
     batches: Iterator[Any], budget: Budget = ENDLESS, least: int = 1, take: Callable[[Iterator[Any]], Any] = next
 ) -> Generator[Any, None, None]:
     """Yield batches, at least `least`, until `budget` is spent or they end. `take` gets the next one. Closing this
-    generator closes `batches` if that is a generator, which ends its workers. Raises DiagnosisError if it fails."""
+    generator closes `batches` if that is a generator, which ends its workers. Raises DiagnosisError if `take` fails."""
     count, first_s = 0, 0.0
     try:
         while not budget.is_spent(count, least, first_s):

@@ -54,8 +54,9 @@ def prefetch_of(loader: Iterable[Any]) -> int:
 def timed(
     loader: Iterable[Any], fetches: list[Fetch], *, workers: int | None = None, profile: bool = False
 ) -> Iterator[Any]:
-    """Yield the batches of an epoch of `loader`. Its workers, by default its own number, end when the iterator is
-    closed. The record of each batch is appended to `fetches` before the batch is given. `profile`: profile workers."""
+    """Yield the batches of an epoch of `loader`. `workers`: how many make them, None for its own number; they end when
+    the iterator is closed. The record of each batch is appended to `fetches` before the batch is given. `profile`:
+    profile the workers of a DataLoader."""
     if isinstance(loader, Loader):
         count = loader.num_workers if workers is None else workers
         with loader.observed(count, lambda answer: fetches.append(Fetch(answer.worker, answer.work))) as observed:

@@ -205,7 +205,7 @@ def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbe
 
 
 def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
-    """Load files into the page cache, or drop them. Returns the cached share, and a note if not warm or cold."""
+    """Load files into the page cache, or drop them. Returns the cached share, and a note if that failed."""
     note = None
     if run.cold:
         drop(files)
@@ -217,8 +217,8 @@ def _prepared(run: Run, files: Sequence[Path]) -> tuple[float, str | None]:
     share = resident_share(files)
     if run.cold and share > COLD_AT_MOST:
         note = (
-            f"Cold runs of {run.variant} were not cold: the kernel reports {share:.0%} of its files as cached. Causes: "
-            "a file system in memory, files that other processes map, files that you may not write."
+            f"Cold runs of {run.variant} were not cold: the kernel reports {share:.0%} of its files as cached. "
+            "Possible causes: a file system in memory, files that other processes map, files that you may not write."
         )
     return share, note
 
@@ -246,7 +246,7 @@ def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], 
 
 
 def run_apart(run: Run) -> dict[str, Any]:
-    """Make a run in a separate process that ends with this one, and return its answer. Raises BenchError."""
+    """Make a run in a separate process that ends with this one, and return its answer. Raises as answer() does."""
     # A new session: killpg ends the run with its workers, and Ctrl-C reaches only this process. In "/", no folder of
     # the user shadows a package.
     with subprocess.Popen(

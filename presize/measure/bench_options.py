@@ -77,7 +77,7 @@ class BenchOptions:
             raise OptionError("pin_memory: pinned memory needs CUDA or XPU; leave it out, or choose --device cuda")
 
     def runs(self, variants: Sequence[Variant]) -> list[Run]:
-        """Return the runs of one repeat, unordered: every combination of variant and options."""
+        """Return the runs of one repeat, unordered: all combinations of variants and options, one pinning of Loader."""
         workers = self.workers or (usable_cores(),)
         pins = is_asynchronous(self.device)
         pinned = self.pin_memory or (pins,)
@@ -97,7 +97,9 @@ class BenchOptions:
 class DiagnoseOptions:
     """Options of a diagnosis."""
 
-    model: Model = option("small", "Model to train.", "One or two cores train the small CNN as fast as they read.")
+    model: Model = option(
+        "small", "Model to train.", "One or two cores train the small CNN about as fast as they read."
+    )
     device: str | None = option(None, "Device to train on.", unset="an accelerator, else cpu", metavar="DEVICE")
     workers: int = option(1, "Loader processes.", metavar="N", high=1024)
     prefetch: int = option(2, "Batches ahead per worker.", metavar="N", low=1, high=64)

@@ -41,7 +41,7 @@ class Jpeg:
 class Resizer:
     own: Baseline
     reason: str | None  # why it is switched off
-    instructions: str | None  # SIMD instructions in use; None for plain C
+    instructions: str | None  # SIMD instructions in use; None for plain C, or if it is not used
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ WORTH_WHILE = 1.05  # smallest gain that becomes advice: runs differ by that muc
 _TRIED = 1.03  # smallest simulated gain for which a change is tried
 _UNSIMULATED = {"pin_memory", "persistent_workers"}  # tried wherever they could help
 _LONG_START = 0.05  # share of an epoch before its first batch that is worth reporting
-_LEAST_CORES = 0.1  # share of a core; loading that keeps less busy needs no cores
+_LEAST_CORES = 0.1  # loading that keeps less of a core busy counts as keeping this much busy
 _BATCHES, _LONG = 200, 1000  # simulated batches to choose a number of workers, and to predict a rate
 _ANIMATED = 60
 _ALIKE = 0.05  # utilisations that differ by less count as equal
@@ -66,7 +66,7 @@ class Loading:
     cores: float  # kept busy by making one batch
     workers: int  # 0 if batches are made in the training process
     prefetch: int  # batches requested ahead per worker
-    in_order: bool | None  # whether batches come in the order of requests; None if that cannot be chosen
+    in_order: bool | None  # whether batches come in the order of requests; None if they always do
     chosen: bool  # whether the number of workers can be chosen; False for an unknown kind of iterable
     batches_per_s: float  # of all workers together
     first_batch_s: float  # from the start of the loader
@@ -143,7 +143,7 @@ class Diagnosis:
     within: float = 0.0  # standard error of the rates within a round, as a share
     tried: tuple[Trial, ...] = ()
     layout_step: Times | None = None  # on the same batch in channels-last memory; None if that is not faster
-    own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python, and its slowest function
+    own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python; function with most of it
     storage_images_per_s: float | None = None  # with an empty page cache; None if not measured
     notes: tuple[str, ...] = ()  # sentences
     seconds: float = 0.0  # duration of the diagnosis
@@ -208,7 +208,7 @@ class Diagnosis:
 
     @cached_property
     def by_workers(self) -> dict[int, float]:
-        """Simulated speed-up for each number of workers; empty if the number cannot be chosen."""
+        """Simulated speed-up for each number of workers, over the simulated present; empty if it cannot be chosen."""
         counts = self._counts(self.loading) if self.loading.chosen else []
         return {count: self.simulated(self.pipeline(workers=count)) / self.simulated_now for count in counts}
 
@@ -328,8 +328,8 @@ class Diagnosis:
         return " ".join(said)
 
     def _frame(self, part: Part) -> str:
-        """Return words for the function that takes most of the part "other", of the user's if any; empty for other
-        parts."""
+        """Return words for the function that takes most of the part "other", preferably one of the user's; empty for
+        other parts."""
         loading = self.loading
         if part != "other":
             return ""

@@ -143,8 +143,8 @@ def common_samples(listings: Mapping[str, Listing], images: int | None = None, s
             more = listing.paths.filter(pc.index_in(listing.paths, value_set=first.paths).is_null()).to_pylist()
             if extra := [path for path in more if path not in first.rejected]:
                 raise BenchError(
-                    f"the variants have different samples: {len(extra)} of {listing.root}, such as {extra[0]}, are not "
-                    f"in {first.root}; was it built from that folder?"
+                    f"the variants have different samples: {first.root} lacks {len(extra)} of {listing.root}, such as "
+                    f"{extra[0]}; is it the source of that dataset?"
                 )
         _check_alike(listing, numbers[name], first, wanted[everywhere])
     return numbers
@@ -162,8 +162,8 @@ def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
         )
     if lost:
         raise BenchError(
-            f"the variants have different samples: {len(lost)} of {first.root}, such as {lost[0]}, are not in "
-            f"{listing.root}; update it with presize build --update, or build it again"
+            f"the variants have different samples: {listing.root} lacks {len(lost)} of {first.root}, such as "
+            f"{lost[0]}; update it with presize build --update, or build it again"
         )
     return np.asarray(places, np.int64)
 

@@ -99,7 +99,8 @@ class Summary:
 
 
 def summarise(results: Results) -> dict[Kind, list[Summary]]:
-    """Return the summaries of each kind of run. Kinds are in the order of the options, variants in that of VARIANTS."""
+    """Return the summaries of each kind of run. Kinds are sorted by model (as in the options), workers, pinning and
+    cold; variants are in the order of VARIANTS."""
     groups: dict[Kind, dict[Variant, list[Row]]] = {}
     for row in results.rows:
         kind = Kind(*(row[name] for name in Kind._fields))

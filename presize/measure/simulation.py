@@ -93,7 +93,7 @@ class Pipeline:
         pin: Time to copy a batch to pinned memory. One thread pins one batch after the other.
         copy: Time to copy a batch to the device. The step waits for it.
         in_order: Take batches in the order of their requests.
-        stagger_s: Delay in seconds between the starts of two workers.
+        stagger_s: Delay in seconds from the start of one worker to that of the next.
         cores: CPU cores that all work shares; None for unlimited. If work wants more cores, all of it slows down by
             the same factor.
         load_cores: Cores that loading one batch keeps busy; 0 for loading that only waits.
@@ -149,7 +149,7 @@ class Timeline:
 
     pipeline: Pipeline
     seconds: float  # simulated time
-    loads: tuple[SimulatedBatch, ...]  # all batches, in the order in which their loading began
+    loads: tuple[SimulatedBatch, ...]  # the batches whose loading began, in that order
     steps: tuple[SimulatedBatch, ...]  # the batches that training took, in the order in which it took them
     step_work_s: float  # seconds of work done in steps
 

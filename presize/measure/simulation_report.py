@@ -106,7 +106,7 @@ def _times(times: Times) -> str:
 
 
 def comparison(variants: Sequence[PictureVariant]) -> str | None:
-    """Return the speed-up of the last variant over the first, in words. None for one, or if the first has no batch."""
+    """Return the speed-up of the last variant over the first, in words; None for one, or if the first has no batch."""
     if len(variants) < 2 or not variants[0].timeline.batches:
         return None
     before, after = variants[0].timeline.batches_per_s(), variants[-1].timeline.batches_per_s()

@@ -1,7 +1,7 @@
 """Run a user's script as Python would, time how long it waits for the batches of its loaders, and say what to try.
 
 The script runs in this process, unchanged. This module never imports torch or NumPy before the script does, because
-scripts set environment variables first. torch's DataLoader and presize's Loader are patched when they are imported.
+scripts may set environment variables first. torch's DataLoader and presize's Loader are patched after their import.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Watched:
             )
         spare = int(self.cores - self.workers)
         if self.workers == 0:
-            yield f"Try num_workers={max(1, min(4, spare))}: batches are now made between steps."
+            yield f"Try num_workers={max(1, min(4, spare))}: at present, batches are made between steps."
         elif busy is not None and busy >= _BUSY and spare >= 1:
             cores = plural(self.cores - self.workers, "core")
             yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."

@@ -143,7 +143,7 @@ def choose(samples: npt.NDArray[np.int64], pixels: npt.NDArray[np.int64]) -> npt
 
 
 def seconds(images: int, pixels: float) -> float:
-    """Estimate the seconds that compare() takes for so many images of `pixels` each, counted as for MOST_PIXELS."""
+    """Estimate the seconds that compare() takes for `images` of `pixels` each, counted as for MOST_PIXELS."""
     count = min(images, MOST_IMAGES, MOST_PIXELS / max(pixels, 1)) if pixels <= MOST_PIXELS_EACH else 0
     return count * pixels * _S_A_PIXEL / _THREADS
 

@@ -130,7 +130,7 @@ def matching_rejects(rejects: Rejects, filters: Filters) -> Rows:
 
 
 def class_counts(viewed: ViewedDataset) -> list[tuple[str, int]]:
-    """Return (class, number of samples) for each class."""
+    """Return (class, number of samples) for each class; empty without classes."""
     classes = viewed.manifest.classes
     if not classes:
         return []

@@ -33,8 +33,8 @@ OnDamage = Callable[[int, DatasetError], None]
 class Dataset:
     """An LMDB dataset opened for reading.
 
-    Thread-safe, and usable in forked children; a pickle holds only the path. The index is memory-mapped, so processes
-    share its memory. Samples are numbered from 0; negative numbers are not accepted.
+    Thread-safe, and usable in forked children; a pickle holds the path and these arguments, not the index. The index is
+    memory-mapped, so processes share its memory. Samples are numbered from 0; negative numbers are not accepted.
 
     Args:
         root: the folder of the dataset.

@@ -36,7 +36,7 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Files to export, one image or .npy file for each sample of the images or a companion; `names` are safe paths."""
+    """Files to export: an image or .npy file per sample, of images or a companion. `names`: safe, distinct paths."""
 
     dataset: Dataset
     names: pa.ChunkedArray
@@ -102,7 +102,7 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a file for each image, and a folder for each class; with companions below ``out/image`` and ``out/mask``,
-    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them, and without a single folder above all classes."""
+    as ``--pair mask=mask/{subdir}/{stem}.png`` reads them; a folder that holds all classes is then left out."""
     folders = exported.all_files() if exported.companions else {"": exported.images}
     classes = exported.dataset.manifest.classes or ()
     first, second = (_parts_at(exported.images.names, depth) for depth in (0, 1))
@@ -287,7 +287,7 @@ def _image_column(files: ImageFiles, samples: range) -> pa.StructArray:
 _KEY_BYTES = 511
 _COMMIT_RECORDS = 10_000
 _BASICSR_KEY = r"^[!-\-/-~][ -\-/-~]*$"
-"""Printable ASCII without dots: BasicSR's reader ends a name at a dot."""
+"""Printable ASCII without dots, where BasicSR's reader ends a name, or a leading space."""
 
 
 def write_lmdb(
@@ -326,9 +326,7 @@ def _lmdb_keys(exported: Exported, keys: str, label_keys: str | None) -> tuple[l
     """Return the keys of the images, and all other records."""
     names = exported.images.names
     if keys in get_args(KeyPreset) and label_keys is not None:
-        raise OptionError(
-            f"label_keys: --keys {keys} has its own label keys; leave --label-keys out, or give patterns for both"
-        )
+        raise OptionError(f"label_keys: --keys {keys} takes no --label-keys; leave them out, or give patterns for both")
     if keys == "lsun":
         return [name.encode() for name in names.to_pylist()], {}
     if keys == "basicsr":

@@ -178,7 +178,7 @@ def _below(data: memoryview, place: int | None) -> int:
 def _is_plain(file: memoryview) -> bool:
     """Return whether reading an Arrow file allocates nothing: no batch is compressed, and there are no dictionaries.
     Otherwise, a few kB can become GB while Arrow reads; only the metadata (Footer, Message and RecordBatch) shows it.
-    Raises struct.error for other files."""
+    Raises struct.error for what is not an Arrow file."""
     end = len(file) - 10  # the footer's length and "ARROW1"
     begin = end - _number("<i", file, end)
     footer = _below(file, begin)

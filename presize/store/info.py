@@ -21,7 +21,7 @@ class DatasetInfo:
     """Content of a dataset, and how it was built.
 
     Attributes:
-        bytes: size of the stored images and companions.
+        bytes: size of the stored images, without companions.
         classes: names of the classes; None without classes.
         splits: number of samples of each split; empty without a column of splits.
         shards: number of shards; 0 for a folder of files.

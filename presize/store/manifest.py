@@ -1,4 +1,4 @@
-"""manifest.json: validated reading, atomic publishing. It names all files: renaming it changes the dataset."""
+"""manifest.json: validated reading, atomic publishing. It names all files, so its rename is when a dataset changes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ BOXES = "boxes"
 
 
 MAY_PASS = (_COMPANION, f"{BOXES}:")
-"""Reasons that do not depend only on an image's content: an update retries such files, and those of MAY_PASS_ERRORS."""
+"""Starts of reasons that do not depend only on an image's content: updates retry such files and MAY_PASS_ERRORS."""
 
 MAY_PASS_ERRORS = (UNREADABLE, CRASH)
 

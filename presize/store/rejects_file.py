@@ -59,7 +59,7 @@ class Rejects:
 
     @classmethod
     def joined(cls, parts: Iterable[Rejects]) -> Rejects:
-        """Concatenate parts. Each column is freed once copied, as ten million rejects take a gigabyte."""
+        """Concatenate parts. A column that nobody else holds is freed once copied: ten million take a gigabyte."""
         batches = [part.columns for part in parts if len(part)]
         if len(batches) == 1:
             return cls(batches[0])
@@ -159,7 +159,7 @@ def _reject(line: dict[str, object]) -> Reject:
 
 
 def _values(column: pa.Array) -> Any:
-    """Return the values of a column; of a large dictionary, only the values in use are converted."""
+    """Return the values of a column; of a dictionary, which may be large, only those in use."""
     return (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).to_pylist()
 
 

@@ -1,4 +1,4 @@
-"""Reads shards. A process opens each shard at most once, and closes idle ones when too many are open."""
+"""Reads shards. A process opens each shard only once at a time, and closes idle ones when too many are open."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 SILENT_S = 60.0
 """Seconds without a sign of life after which a child is killed."""
 _START_S = 30.0
-"""Minimum for the first sign of life: Python may have to be read over a network."""
+"""Seconds that a child has at least for its first sign of life: Python may have to be read over a network."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
@@ -49,7 +49,7 @@ FOR_PARENTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SI
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Block FOR_PARENTS: in this thread for the block, in processes started there until leave_to_parent()."""
+    """Hold back FOR_PARENTS: in this thread during the block, in processes started there until leave_to_parent()."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_PARENTS)
     try:
         yield
@@ -73,7 +73,7 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """Error for a child that was killed because it gave no sign of life, as when waiting for a silent file system."""
+    """Error for a child that was killed for giving no sign of life: stopped, or waiting for a silent file system."""
 
 
 class Child:
@@ -151,7 +151,8 @@ class Child:
         raise ChildStoppedError(-signal.SIGKILL, f"it gave no sign of life for {silent_s:g} s")
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run a function in the child without waiting for it; the child then ends. No other call may follow."""
+        """Run a function in the child without waiting for it. The child then ends, or earlier at close(); no other call
+        may follow."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send((function, args, kwargs))
         self._pipe.close()

@@ -58,7 +58,7 @@ def open_at_once(path: str, flags: int) -> int:
 
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of a new file in memory, freed with its last descriptor. Lists of open files show `name`."""
+    """Return a descriptor of a new file in memory, freed with its last user. Lists of open files show `name`."""
     if hasattr(os, "memfd_create"):  # Linux
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:

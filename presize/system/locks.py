@@ -92,7 +92,8 @@ class RWLock:
     process that dies releases its locks. Threads of a process count as one.
 
     Args:
-        file: descriptor of a file that all processes inherit. Its one byte is set while a writer holds or awaits it.
+        file: descriptor of a file that all processes inherit. Its one byte is set while a writer holds the lock or
+            waits for it.
     """
 
     def __init__(self, file: int) -> None:
@@ -125,7 +126,8 @@ class RWLock:
 
     @contextmanager
     def alone(self, patience_s: float = math.inf) -> Iterator[None]:
-        """Hold the lock as writer once all readers have left, or after `patience_s`, since the kernel may block one."""
+        """Hold the lock as writer once all readers have left, or after `patience_s`, as the kernel may hold a reader
+        that cannot be killed."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
             self._wanted[0] = 1  # set by one process at a time: it holds the gate

@@ -171,7 +171,7 @@ def _limit(kind: int, hard: bool = False) -> int | None:
 
 
 def max_open_shards() -> int:
-    """Return half of ``ulimit -n``, at least 8, at most 30,000: about half of a process's memory maps on Linux."""
+    """Return half of ``ulimit -n``, at least 8, at most 30,000: about half of the maps that Linux allows a process."""
     files = _limit(resource.RLIMIT_NOFILE)
     return 30_000 if files is None else min(max(8, files // 2), 30_000)
 
@@ -246,7 +246,7 @@ _GROUP_MEMORY = (
     ("memory.max", "memory.current", ("active_file", "inactive_file")),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
 )
-"""For control groups 2 and 1: the files with limit and usage, and the page cache's lines in memory.stat."""
+"""Of control groups, versions 2 and 1: files with limit and usage, and the page cache's lines of memory.stat."""
 
 
 def read_memory(proc: Path = PROC, sys: Path = SYS) -> Memory:

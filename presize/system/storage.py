@@ -91,7 +91,7 @@ def _kind(file_system: str, disk: Path | None) -> Kind:
 
 
 def _disk(mount: Mount, sys: Path) -> Path | None:
-    """Return the folder of a mount's disk in /sys; for RAID or logical volumes the first disk."""
+    """Return the folder in /sys of a mount's disk, also for a partition; for RAID or logical volumes the first disk."""
     device = sys / "dev" / "block" / mount.device
     if mount.device.startswith("0:"):  # virtual, as for btrfs, which names the real device as its source
         if not mount.source.startswith("/dev/"):

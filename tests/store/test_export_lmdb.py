@@ -145,7 +145,7 @@ def test_out_and_back_gives_equal_records(keys: str, texts: Path, tmp_path: Path
         ("image-{:09d}", "some=label-{:09d}", "'words/000.png' has no 'some', which readers need"),
         ("image-{:09d}", "text=image-{:09d}", "the key 'image-000000001' occurs twice"),
         ("x" * 500 + "{:012d}", None, "has more than 511 bytes"),
-        ("text-recognition", "label-{:09d}", "has its own"),
+        ("text-recognition", "label-{:09d}", "takes no --label-keys"),
         ("image", None, "expected a pattern with one number"),
         ("image-{:09d}", "=label-{:09d}", "expected a column before ="),
     ],
