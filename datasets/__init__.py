@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import functions that measure at first use, since reading does not need them."""
+    """Import the names that only measuring needs when they are first used, so that reading does without them."""
     homes = {"diagnose": "diagnose", "NoModel": "epochs", "time_epoch": "epochs"}
     if name in homes:
         return getattr(import_module(f"presize.datasets.timing.{homes[name]}"), name)

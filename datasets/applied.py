@@ -300,7 +300,7 @@ def _stood_in(value: Any, image: object) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _names(code: CodeType) -> frozenset[str] | None:
-    """Return the names that a method (self, image) uses; None if it branches or stores anything."""
+    """Return the names that a method (self, image) uses; None if it branches, or changes more than local names."""
     if code.co_argcount != 2 or code.co_kwonlyargcount or code.co_flags & _MORE_ARGUMENTS or code.co_freevars:
         return None
     names = set()

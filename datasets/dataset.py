@@ -188,7 +188,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
 
     @property
     def fused(self) -> Fused | None:
-        """The transform as ``fuse=True`` split it; None without fuse."""
+        """The transform as ``fuse=True`` split it; None without fuse or without a transform."""
         return self._reading.fused
 
     @property

@@ -53,7 +53,7 @@ _ENDED_EARLY = "this epoch ended early, because its Loader was closed or began a
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
 class Loader:
-    """A loader that decodes only crops of images. Yields batches [images, targets], lists as from a DataLoader.
+    """A loader that crops images before it decodes them. Yields batches [images, targets], lists as from a DataLoader.
 
     images: uint8 (B, channels, height, width) in channels-last memory, on `device`; uint16 for 16-bit datasets; `dtype`
     with `normalize`. A tuple with several crops or companions, one tensor for each. With `transform`, its results,

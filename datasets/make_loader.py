@@ -261,8 +261,9 @@ def _begin_worker(begin: Callable[[int], object] | None, worker: int) -> None:
 
 
 def _end_with_consumer() -> None:
-    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. The consumer handles SIGTERM of other
-    processes. Under forkserver torch watches the server instead, which lives as long as its workers."""
+    """End this worker when the consumer ends, even by SIGKILL, or sends SIGTERM. SIGTERM from any other process is
+    ignored: the consumer handles it. Under forkserver torch watches the server instead, which lives as long as its
+    workers."""
     consumer = multiprocessing.parent_process()
     told = None
     while consumer is not None and consumer.is_alive() and (told is None or told.si_pid != consumer.pid):
@@ -276,7 +277,7 @@ def _undelivered(queue: Any, error: Exception, batch: tuple[Any, Any]) -> None:
     if limit_of(error) is None:
         queue.put(undelivered)
         return
-    queue._sem.acquire(False)  # released by the queue's thread, and again by the receiver
+    queue._sem.acquire(False)  # the queue's thread has released it, and the receiver will, too
     with queue._wlock:  # sent from here, and nothing after it, since the queue's thread cannot be started
         queue._writer.send_bytes(ForkingPickler.dumps(undelivered))
     os._exit(0)

@@ -49,9 +49,10 @@ def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]],
     """Return a class decorator that forbids assignments to options and read-only properties, also to those of the
     classes `alike`, once ``__init__`` has set ``_is_finished``.
 
-    Before that, subclasses written for ImageFolder assign to properties, which is ignored. A subclass may override
-    attributes and, if it has an ``__init__``, define others with the names of options. The error for a name ends with
-    its text in `instead`, or with `default`; a name with an empty text can be assigned.
+    Before that, assignments to the properties in _SET_ANEW, which subclasses written for ImageFolder make, are ignored;
+    to other properties they are errors. A subclass may override attributes and, if it has an ``__init__``, define
+    others with the names of options. Afterwards, the error for a name ends with its text in `instead`, or with
+    `default`; a name with an empty text can be assigned.
     """
 
     def decorate(kind: type[T]) -> type[T]:

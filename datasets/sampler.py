@@ -127,7 +127,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         vars(self).update(epoch=epoch, start=start, begun=begun, order=self.order if order is None else order)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the sampler that a Loader was given, such as `weights`."""
+        """Return a missing attribute from the sampler that a Loader was given, such as `weights`."""
         order = vars(self).get("order")
         if isinstance(order, Given) and not name.startswith("_"):
             return getattr(order.sampler, name)

@@ -37,6 +37,7 @@ _ALIKE = (
     "target_transform",
 )
 """Attributes that the parts of a ConcatDataset must have in common."""
+
 _LISTED = 100
 """Elements of longer lists, most often samples, are compared by identity, and their attributes are not searched."""
 

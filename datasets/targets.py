@@ -37,7 +37,8 @@ Shown = Sequence[CropGeometry | None]
 
 
 class Targets:
-    """A reader of targets, with the arguments of LMDBDataset. `moves`: a target moves with the crop."""
+    """A reader of targets, with the arguments of LMDBDataset. `moves`: a target moves with the crop; `as_list`: see
+    collate."""
 
     def __init__(
         self,

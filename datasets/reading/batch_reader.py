@@ -222,7 +222,7 @@ class BatchReader:
         positions = wanted.tolist()
         parts = self._parts(drawn.boxes[wanted])
         shapes, boxes, flips = (array.tolist() for array in drawn[:3])
-        if self._dtype == torch.uint16:  # else bytes, which ArrayRows views as its dtype
+        if self._dtype == torch.uint16:  # else bytes, which `fill` views as its type
             out = [rows.view(np.uint16) for rows in out[: self.views]]
         for at, regions in self._regions(numbers, parts, leave_out):
             position = positions[at]
@@ -311,7 +311,8 @@ def _samplings(crop: Crop | None, heights: Ints, widths: Ints, random: npt.NDArr
 
 
 def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return the box, (n, 4), around the `members` (n, views) of each sample, and whether it has fewer pixels, (n,)."""
+    """Return the box around the `members` (n, views) of each sample's `boxes`, (n, 4), and whether decoding it decodes
+    fewer pixels than decoding them one by one, (n,)."""
     chosen = members[:, :, np.newaxis]
     begins = np.where(chosen, boxes[:, :, :2], np.iinfo(np.int64).max).min(axis=1)
     ends = np.where(chosen, boxes[:, :, :2] + boxes[:, :, 2:], 0).max(axis=1)

@@ -306,7 +306,7 @@ class ShardShuffled:
 
     Quality: a build assigns samples to shards at random, so that a group is a fair sample of the whole. Batches of one
     group share its composition: the share p of a class has a standard deviation of sqrt(p (1 - p) / M) in a group of M
-    samples (0.06 % for p = 0.1 and M = 262,144). Samples of one shard are in the same group in every epoch.
+    samples (0.06 % for p = 0.1 and M = 262,144). In every epoch, the samples of a shard are in one group together.
 
     Hosts: with `by_host` each host reads consecutive shards of the epoch's order, with as many samples as its ranks
     have positions. A shard at a boundary is divided at random and read by both hosts. A state can be resumed only with

@@ -379,6 +379,7 @@ _TURNED: dict[Any, Callable[[Pixels], Pixels]] = {
     Image.Transpose.TRANSVERSE: lambda pixels: _array(cv2.transpose(cv2.rotate(pixels, cv2.ROTATE_180))),
 }
 """Each returns a new array."""
+
 _FILTERS: dict[int, pillow_resize.Filter] = {
     Image.Resampling[name.upper()]: name for name in get_args(pillow_resize.Filter)
 }

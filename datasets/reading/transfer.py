@@ -265,7 +265,7 @@ class Normalization:
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:
-    """Return a reader that normalizes on the CPU, or for another device `reader` and the normalization."""
+    """Return a reader that normalizes, and None; for another device than the CPU `reader` and the normalization."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
