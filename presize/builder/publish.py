@@ -93,7 +93,7 @@ def _merge(work: BuildWork) -> _Merged:
             whole = columns.setdefault(stream, {})
             for name, values in of_stream.items():
                 if name not in whole:
-                    whole[name] = np.zeros(files, INDEX_COLUMNS[name].to_pandas_dtype())
+                    whole[name] = np.zeros(files, str(INDEX_COLUMNS[name]))
                 whole[name][table.samples] = values
         shards.append(table.files)
         if table.rejects:

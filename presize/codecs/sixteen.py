@@ -38,14 +38,15 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     if name == "png":
         key = _transparent_color(data)
         data = png_of(data, PNG_IMAGE)
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # it would print warnings
+    log: Any = cv2 if hasattr(cv2, "setLogLevel") else cv2.utils.logging  # before and since OpenCV 4.13
+    level = log.getLogLevel()
+    log.setLogLevel(0)  # silent: it would print warnings
     try:
         values = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error:
         return None
     finally:
-        cv2.utils.logging.setLogLevel(level)
+        log.setLogLevel(level)
     shallow = np.asarray(coarse)
     if values is None or values.dtype != np.uint16 or values.ndim != 3 or values.shape[:2] != shallow.shape[:2]:
         return None

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
 class Rejects:
     """Files that were not stored, in any order. Indexing and iterating create Reject objects."""
 
-    columns: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], SCHEMA))
+    columns: pa.RecordBatch = field(default_factory=lambda: _batch([()] * len(SCHEMA)))
 
     @classmethod
     def of(cls, rejects: Iterable[Reject]) -> Rejects:
@@ -52,10 +52,7 @@ class Rejects:
     @classmethod
     def with_columns(cls, columns: Iterable[object]) -> Rejects:
         """Combine arrays, chunked arrays or lists of values, in the order of SCHEMA."""
-        arrays = []
-        for column, kind in zip(columns, SCHEMA.types, strict=True):
-            arrays.append(pa.array(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, kind))
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+        return cls(_batch(columns))
 
     @classmethod
     def joined(cls, parts: Iterable[Rejects]) -> Rejects:
@@ -146,6 +143,17 @@ def first_rejects(path: Path, count: int, unreadable: bool = False) -> tuple[Rej
             return tuple(islice((image for image in images if (image.error == UNREADABLE) == unreadable), count))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
+
+
+def _batch(columns: Iterable[Any]) -> pa.RecordBatch:
+    arrays = []
+    for column, kind in zip(columns, SCHEMA.types, strict=True):
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks() if column.num_chunks else ()
+        if pa.types.is_dictionary(kind) and not isinstance(column, pa.Array):
+            column = pa.array(column, kind.value_type).dictionary_encode()  # pyarrow < 25 cannot do both at once
+        arrays.append(pa.array(column, kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def _reject(line: dict[str, object]) -> Reject:
