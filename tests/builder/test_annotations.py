@@ -268,7 +268,7 @@ def test_bad_boxes_reject_their_image_on_request_and_an_update_equals_a_build_fr
 @pytest.mark.parametrize(
     ("column", "option", "said"),
     [
-        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give a --labels table with it"),
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give a --labels table that has it"),
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),

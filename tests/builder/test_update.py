@@ -509,7 +509,7 @@ def test_an_interrupted_update_can_be_restarted_from_scratch(then: str, build: B
 QUALITY = replace(FOURS, image=replace(FOURS.image, quality=80))
 REFUSED: dict[str, tuple[BuildOptions, RunOptions, bool, str]] = {
     "a changed source": (FOURS, SERIAL, True, BY_EITHER),
-    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave these"),
+    "other options": (QUALITY, UPDATE, True, r"\(quality was 90, is 80\), which --update cannot change; leave out"),
     "no checksums": (CHECKSUM, UPDATE, False, "checksum was False, is True.*--overwrite"),
 }
 
