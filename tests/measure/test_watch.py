@@ -271,7 +271,10 @@ def watched(
         (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
         (watched([0.03] * 40, [0.01] * 40, cores=4.0), "reduce the work per image, for example by presizing"),
         (watched([0.03] * 40, [0.01] * 40, worker_cpu_s=0.1), "The workers also wait"),
-        (watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0), "Try num_workers=4: batches are now made"),
+        (
+            watched([0.03] * 40, [0.01] * 40, workers=0, worker_wall_s=0.0),
+            "Try num_workers=4: at present, batches are made",
+        ),
         (watched([0.03] * 12, [0.01] * 12, starts_s=(2.0, 2.0)), "Try persistent_workers=True: 89% of the time"),
         (watched([0.03] * 40, [0.01] * 40, pinned=False), "Try pin_memory=True"),
         (watched([0.0, 0.0, 0.0, 0.2] * 12, [0.01] * 48), "It stops before every 4th batch"),
