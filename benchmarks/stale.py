@@ -83,7 +83,10 @@ def run(csv: Path, command: str, given: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", nargs="+", metavar="WORD=DIR")
-    words, stale = parser.parse_args().run, []
+    words, stale = parser.parse_args().run or [], []
+    for word in words:
+        if "=" not in word:
+            parser.error(f"--run: expected WORD=DIR, such as PHOTOS=photos, got {word}")
     print(f"{'CSV':32} {'measured':20} {'commits since':>13} {'lines changed':>13}")
     for csv in sorted(path for name in CODE for path in (ROOT / "benchmarks" / name).glob("results/*.csv")):
         folder = csv.parents[1]

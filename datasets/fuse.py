@@ -430,7 +430,7 @@ def _is_compose(kind: type) -> bool:
 
 
 def _unknown(step: Any, attributes: set[str]) -> list[str]:
-    """Return the attributes that a transform has besides those of its class, and its hooks."""
+    """Return the public attributes of a transform that `attributes` does not list, and its hooks."""
     own = vars(step)
     unknown = {name for name in own if not name.startswith("_")} - attributes - _EVERY_MODULE_HAS
     return sorted(unknown | {name for name in own if name.endswith("_hooks") and own[name]})

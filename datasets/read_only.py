@@ -46,7 +46,7 @@ class DataLoaderOptions(TypedDict, total=False):
 
 
 def read_only(default: str, *alike: type, **instead: str) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that forbids assignments to options and read-only properties, also to those of the
+    """Return a class decorator that forbids assigning to options and read-only properties, of the class and of the
     classes `alike`, once ``__init__`` has set ``_is_finished``.
 
     Before that, assignments to the properties in _SET_ANEW, which subclasses written for ImageFolder make, are ignored;

@@ -219,7 +219,7 @@ def _found(
     rates, within = tuple(ran.images_per_s for ran in now), median(ran.within for ran in now)
     tried = []
     for change, of in zip(changes, others, strict=True):
-        # No rate exceeds that of the step alone. On batches of the present loader, the step was measured again.
+        # The step alone limits every rate. With the present loader, it was measured a second time.
         again = step.mean_s if change.alternative is None else survey.step.mean_s
         possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
         its = [min(ran.images_per_s, possible) for ran in of]

@@ -115,7 +115,7 @@ def diagnose_path(
 
 
 def _stored_share(trial: str | os.PathLike[str]) -> float:
-    """Return the bytes that a presized dataset stores, as a share of those of its source files."""
+    """Return the size of a presized dataset as a fraction of the size of its source files."""
     manifest = read_manifest(trial)
     files = int(read_index(trial, manifest).column("source_nbytes").to_numpy().sum())
     return manifest.bytes / max(files, 1)
