@@ -22,7 +22,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpu.gpu_read import facts
+from gpu_read import facts
+
 from presize.datasets import LMDBDataset
 from presize.system.resources import usable_cores
 from reading.read import measure

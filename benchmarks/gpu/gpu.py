@@ -271,11 +271,11 @@ def _collect(session: Session) -> None:
 
 
 def read(session: Session, seconds: float) -> None:
-    """gpu_read.py in short: batches of Loader on the GPU."""
+    """gpu_read.py in short: batches of Loader on the GPU, and decoding alone."""
     workers = ",".join(map(str, sorted({*filter(session.cores.__ge__, session.scale.few), session.cores})))
     command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.device]
-    command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "3"]
-    command += ["--batch", str(session.scale.batch), "--csv", session.read]
+    command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "6"]
+    command += ["--batch", str(session.scale.batch), "--jpegs", session.folder, "--csv", session.read]
     try:
         session.run(command, seconds)
     finally:
@@ -309,7 +309,7 @@ STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
     "builds": (150, build),  # far more than they need: nothing works without them
     "correctness": (40, correct),
-    "reading to the GPU": (75, read),
+    "reading to the GPU": (95, read),
     "training": (260, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
     "the small CNN": (60, partial(bench, models=("small",), variants=("raw", "loader"))),
     "build speed": (45, build_speed),
@@ -357,7 +357,7 @@ def table(session: Session) -> str:
     if session.read.exists():
         cells = [
             [f"{row['workers']} {row['mode']}", f"{float(row['images_per_s']):,.0f}"]
-            for row in sorted(rates.read(session.read), key=lambda row: int(row["workers"]))
+            for row in sorted(rates.read(session.read), key=lambda row: (row["mode"], int(row["workers"])))
         ]
         lines += ["", rates.table(["Loader, no model", "images/s"], cells)]
     for printed in session.tables:

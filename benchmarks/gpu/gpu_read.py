@@ -1,10 +1,11 @@
 """How fast a Loader delivers batches to a GPU.
 
-    python benchmarks/gpu/gpu_read.py OUT
+    python benchmarks/gpu/gpu_read.py OUT [--jpegs FOLDER]
 
 OUT is a dataset that `presize build` made of class folders. Each variant (processes or threads, how many of them) runs
-once a round, in random order, in a process of its own, with the page cache warm. Prints a table; asserts nothing.
-`--device cpu` is a dry run.
+once a round, in random order, in a process of its own, with the page cache warm. With --jpegs, as many processes also
+decode the JPEGs of a folder, from memory, and do nothing else: what the cores of this machine allow. Prints a table;
+asserts nothing. `--device cpu` is a dry run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from presize.store.dataset import Dataset
 from reading.read import measure
 from shared import builds, measuring, rates
 from shared.conditions import machine
+
+_DECODER = "decoder alone"
 
 
 def facts(options: argparse.Namespace) -> measuring.Columns:
@@ -56,13 +59,16 @@ def measure_all(options: argparse.Namespace) -> None:
         raise SystemExit(f"--device {options.device}: torch finds no CUDA here; --device cpu is a dry run")
 
     def run(mode: str, workers: int) -> Iterator[measuring.Columns]:
-        command = [sys.executable, str(builds.PEERS / "presize_read.py"), str(options.source)]
-        command += ["--device", options.device, "--mode", mode]
+        if mode == _DECODER:
+            command = [sys.executable, str(builds.PEERS / "decode_limit.py"), str(options.jpegs)]
+        else:
+            command = [sys.executable, str(builds.PEERS / "presize_read.py"), str(options.source)]
+            command += ["--device", options.device, "--mode", mode]
         command += ["--workers", str(workers), "--batch", str(options.batch), "--epochs", str(options.epochs)]
         command += [] if options.limit is None else ["--limit", str(options.limit)]
         yield {"mode": mode, "workers": workers, "batch": options.batch} | measure(command)
 
-    kinds = product(options.modes, options.workers)
+    kinds = product([*options.modes, *([_DECODER] if options.jpegs else [])], options.workers)
     variants = {f"{count} {mode}": partial(run, mode, count) for mode, count in kinds}
     measuring.in_rounds(variants, options, facts(options))
 
@@ -72,6 +78,7 @@ def main() -> None:
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2, 4, 8, 16), metavar="N,N")
     arguments.add_argument("--modes", type=lambda text: text.split(","), default=["processes", "threads"])
+    arguments.add_argument("--jpegs", type=Path, metavar="FOLDER", help="decode these, with nothing else to do")
     arguments.add_argument("--batch", type=int, default=256)
     arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one that is not")
     arguments.add_argument("--limit", type=int, default=None, metavar="N", help="end epochs after N batches")

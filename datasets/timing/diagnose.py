@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
 import math
 import random
 import time
@@ -36,9 +35,10 @@ from presize.datasets.timing.epochs import (
 from presize.datasets.timing.loading import changed, in_channels_last, measure_loading
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
-from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, Trial, with_start
-from presize.measure.profile import own_python
+from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, with_start
+from presize.measure.profile import Profile, own_python
 from presize.measure.simulation import Times
+from presize.measure.stages import noise_of
 from presize.options import check_above_0
 from presize.system.resources import read_cpu
 
@@ -203,7 +203,7 @@ def _tried(
             runs[at].append(ran)
         # Also after training, so that a drift in the machine's speed affects step and training alike.
         alone.append(training.repeat(batch, half))
-        found = _found(survey, changes, runs, together(alone))
+        found = _found(survey, changes, runs, alone)
         if any(of[-1].ended for of in runs):
             return replace(found, notes=(_ENDED,))
         now_s = time.perf_counter()
@@ -213,28 +213,29 @@ def _tried(
 
 
 def _found(
-    survey: Diagnosis, changes: Sequence[Change], runs: Sequence[Sequence[_Trained]], step: Repeated
+    survey: Diagnosis, changes: Sequence[Change], runs: Sequence[Sequence[_Trained]], alone: Sequence[Repeated]
 ) -> Diagnosis:
     now, *others = runs
-    rates, within = tuple(ran.images_per_s for ran in now), median(ran.within for ran in now)
+    step = together(alone)
     tried = []
     for change, of in zip(changes, others, strict=True):
         # The step alone limits every rate. With the present loader, it was measured a second time.
         again = step.mean_s if change.alternative is None else survey.step.mean_s
         possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
         its = [min(ran.images_per_s, possible) for ran in of]
-        tried.append(Trial.of(change, its, median(ran.within for ran in of), rates, within))
-    return replace(
+        tried.append((change, its, median(ran.within for ran in of)))
+    found = replace(
         survey,
         step=step.step,
         step_cores=step.cores,
         copied_s=max(survey.copied_s - survey.step.mean_s, 0.0) + step.mean_s,
-        rates=rates,
-        within=within,
+        rates=tuple(ran.images_per_s for ran in now),
+        within=median(ran.within for ran in now),
+        noise=noise_of([*([ran.images_per_s for ran in of] for of in runs), [one.mean_s for one in alone]]),
         batches=now[-1].batches,
         start_s=median(ran.start_s for ran in now),
-        tried=tuple(tried),
     )
+    return found.with_trials(tried)
 
 
 def _is_known(found: Diagnosis) -> bool:
@@ -288,10 +289,10 @@ def _layout_step(training: _Training, batch: Any, part: Budget) -> Times | None:
 
 def _own_python(training: _Training, batch: Any, resident: Repeated, part: Budget) -> tuple[float, str] | None:
     """Return Diagnosis.own_python from profiled steps. `resident`: the step without a profiler."""
-    profiles: list[cProfile.Profile] = []
+    profiles: list[Profile] = []
 
     def profiled(batch: Any) -> None:
-        profiles.append(cProfile.Profile(time.thread_time))
+        profiles.append(Profile(time.thread_time))
         profiles[-1].runcall(training.step, batch)
 
     training._replace(step=profiled).repeat(batch, Budget(_PROFILED_STEPS, part.seconds))

@@ -6,7 +6,6 @@ collate function are not changed. A Loader reports its own times. Of any other i
 from __future__ import annotations
 
 import copy
-import cProfile
 import math
 import time
 from collections import defaultdict
@@ -27,7 +26,7 @@ from presize.datasets.reading.workers import Work
 from presize.datasets.timing.epochs import LEAST, SHORTEST_S, Budget, count_images, taken
 from presize.errors import DiagnosisError
 from presize.measure.diagnosis import Loading
-from presize.measure.profile import Spent, split
+from presize.measure.profile import Profile, Spent, split
 from presize.measure.simulation import Times
 
 _PROFILED = 8
@@ -85,7 +84,7 @@ def _time_fetches(init: Callable[[int], None] | None, profile: bool, worker: int
 
 
 def _timed_fetch(fetch: Callable[..., Any], dataset: Any, worker: int, profile: bool) -> Callable[..., Any]:
-    profilers = [cProfile.Profile(), cProfile.Profile()]  # one only for the first batch, which imports modules
+    profilers = [Profile(), Profile()]  # one only for the first batch, which imports modules
 
     def timed_fetch(self: Any, index: Any) -> Any:
         if self.dataset is not dataset:  # belongs to a DataLoader inside the dataset
@@ -146,9 +145,7 @@ class _Window:
     """Batches read until `budget` was spent or they ended: time.perf_counter() before the first and after each, the
     number of images in each, the last batch, and the CPU time of this process and of the thread that took them."""
 
-    def __init__(
-        self, batches: Iterator[Any], budget: Budget, least: int, profiler: cProfile.Profile | None = None
-    ) -> None:
+    def __init__(self, batches: Iterator[Any], budget: Budget, least: int, profiler: Profile | None = None) -> None:
         take: Any = next if profiler is None else partial(profiler.runcall, next)  # type: ignore[arg-type]
         self.images: list[int] = []
         self.ends_s: list[float] = []
@@ -232,6 +229,6 @@ def _spent(loader: Iterable[Any], workers: int | None, budget: Budget) -> Spent:
         fetches: list[Fetch] = []
         _Window(timed(loader, fetches, workers=1, profile=True), few, 2)
         return fetches[-1].spent or Spent({}, [], {})
-    profiler = cProfile.Profile()
+    profiler = Profile()
     _Window(timed(loader, [], workers=0), few, 2, profiler)
     return split(profiler, collate=getattr(loader, "collate_fn", None))

@@ -11,7 +11,8 @@ Each of these is measured several times, in seconds per batch:
     U     = step / trained      share of the time that the step works
     1 / U                       speed-up of training if loading cost nothing
     epoch = start + n · trained for n batches
-    rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval)
+    rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval),
+            of all rates and of the step together where that is larger
     gain  = rate with a change / rate without it, round by round, ± likewise
 
 A simulation of the pipeline (presize.measure.simulation) only chooses the changes to try. Training then runs with each
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -31,7 +32,16 @@ from presize.formatting import duration, factor_text, plural, rate_text, seconds
 from presize.measure.profile import PARTS, Part
 from presize.measure.simulation import Pipeline, Times, fewest_workers, simulate, sweep
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
-from presize.measure.stages import VAGUE, Interval, Stages, explanation, factor_interval, headline, rate_interval
+from presize.measure.stages import (
+    VAGUE,
+    Interval,
+    Stages,
+    explanation,
+    factor_interval,
+    headline,
+    noise_of,
+    rate_interval,
+)
 from presize.pages import charts
 from presize.pages.html import notebook_html, template
 from presize.system.resources import is_asynchronous
@@ -114,12 +124,6 @@ class Trial(NamedTuple):
     images_per_s: Interval
     gain: Interval
 
-    @classmethod
-    def of(cls, change: Change, rates: Sequence[float], within: float, now: Sequence[float], now_within: float) -> Self:
-        """Compare `rates` with the present rates, `now`. `within`, `now_within`: standard errors in a round, shares."""
-        gains = [rate / before for rate, before in zip(rates, now, strict=True)]
-        return cls(change, tuple(rates), Interval.of(rates, within), Interval.of(gains, max(within, now_within)))
-
     @property
     def what(self) -> str:
         return self.change.what
@@ -141,6 +145,7 @@ class Diagnosis:
     device: str  # of the step, in torch's words
     alternatives: tuple[Alternative, ...] = ()
     within: float = 0.0  # standard error of the rates within a round, as a share
+    noise: float = 0.0  # of all rates and of the step (presize.measure.stages.noise_of)
     tried: tuple[Trial, ...] = ()
     layout_step: Times | None = None  # on the same batch in channels-last memory; None if that is not faster
     own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python; function with most of it
@@ -150,7 +155,7 @@ class Diagnosis:
 
     @cached_property
     def images_per_s(self) -> Interval:
-        return Interval.of(self.rates, self.within)
+        return Interval.of(self.rates, self.within, self.noise)
 
     @property
     def trained_s(self) -> float:
@@ -170,6 +175,22 @@ class Diagnosis:
     def start_share(self) -> float:
         """Share of an epoch that passes before its first batch; 0 if not known."""
         return 0.0 if self.epoch_batches is None else min(self.start_s / (self.epoch_batches * self.trained_s), 1.0)
+
+    def with_trials(self, changes: Iterable[tuple[Change, Sequence[float], float]]) -> Self:
+        """Return the diagnosis with the results of changes: their rates, by round, and `within` of these."""
+        tried = list(changes)
+        gains = [[rate / before for rate, before in zip(rates, self.rates, strict=True)] for _, rates, _ in tried]
+        noise = noise_of(gains)
+        trials = [
+            Trial(
+                change,
+                tuple(rates),
+                Interval.of(rates, within, self.noise),
+                Interval.of(gain, max(within, self.within), noise),
+            )
+            for (change, rates, within), gain in zip(tried, gains, strict=True)
+        ]
+        return replace(self, tried=tuple(trials))
 
     # Simulating, and choosing what to try
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import cProfile
 import re
+import sys
 import sysconfig
+import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
@@ -71,6 +74,32 @@ class Spent(NamedTuple):
     parts: dict[Part, float]  # seconds
     functions: list[tuple[str, Part, float]]  # (name, part, own seconds), longest first
     frames: dict[str, float]  # seconds of the part "other" by function outside installed packages, largest first
+
+
+class Profile(cProfile.Profile):
+    """A profile of the thread that enables it.
+
+    From Python 3.12 on, cProfile also receives the events of all other threads, and takes their calls for calls of the
+    function that runs meanwhile."""
+
+    def enable(self, subcalls: bool = True, builtins: bool = True) -> None:
+        super().enable(subcalls, builtins)
+        if sys.version_info >= (3, 12):
+            tool, thread = sys.monitoring.PROFILER_ID, threading.get_ident()
+            for event in (getattr(sys.monitoring.events, name) for name in _EVENTS):
+                if (callback := sys.monitoring.register_callback(tool, event, None)) is not None:
+                    sys.monitoring.register_callback(tool, event, _only_in(thread, callback))
+
+
+_EVENTS = ("PY_START", "PY_RESUME", "PY_THROW", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "CALL", "C_RETURN", "C_RAISE")
+
+
+def _only_in(thread: int, callback: Callable[..., Any]) -> Callable[..., None]:
+    def filtered(*event: Any) -> None:
+        if threading.get_ident() == thread:
+            callback(*event)
+
+    return filtered
 
 
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from presize.errors import DatasetError
 from presize.store.manifest import read_manifest
 from presize.system.files import check_file
-from presize.system.pagecache import MappedFile, drop_pages
+from presize.system.pagecache import MappedFile, drop_pages, fill
 
 FILES_LISTED = 4000
 _LISTING_S = 1.0
@@ -106,13 +106,15 @@ Part = tuple[Path, int, int]  # a file, byte offset and number of bytes, for one
 
 def measure(content: Content, readers: int) -> Reading | None:
     """Drop some of `content` from the page cache and read it: up to 1.5 s in random order and 1.5 s sequentially, at
-    most about 256 MiB each. Returns None if there is too little to measure. Raises OSError if a file cannot be read."""
+    most about 256 MiB each. Files that were in the page cache are read into it again, because training may run on them
+    now or next. Returns None if there is too little to measure. Raises OSError if a file cannot be read."""
     if content.nbytes < _TOO_LITTLE_BYTES:
         return None
     draw = random.Random(0)
     files = draw.sample(content.files, len(content.files))
     # Two sets of files if possible: storage behind the disk may cache the first one.
     at_random, in_order = (_some(files[first::2] or files, content.shards) for first in (0, 1))
+    cached = [file for file in {*at_random, *in_order} if _is_cached(file)]
     cold = [_drop(at_random)]
     if content.shards:
         parts = random_parts(at_random, content.record_bytes, draw)
@@ -127,6 +129,9 @@ def measure(content: Content, readers: int) -> Reading | None:
     ]
     most = _PHASE_BYTES // _BLOCK_BYTES if content.shards else _FILES_A_PHASE
     _, sequential_bytes, sequential_s = _read(blocks[:most], 1, keep_open=content.shards)
+    for file in cached:
+        with contextlib.suppress(DatasetError):  # deleted meanwhile
+            fill(*file)
     if not count:  # the files were emptied meanwhile
         return None
     return Reading(
@@ -144,6 +149,14 @@ def _some(files: Sequence[File], are_shards: bool) -> list[File]:
     rooms = ((file, _PHASE_BYTES - nbytes) for file, nbytes in zip(files, before, strict=False))
     some = [File(file.path, min(file.nbytes, room)) for file, room in rooms if room >= _PAGE_BYTES]
     return some[: _SHARDS_A_PHASE if are_shards else _FILES_A_PHASE]
+
+
+def _is_cached(file: File) -> bool:
+    """Return whether nearly all of a file is in the page cache; False if that is not known."""
+    try:
+        return _is_told(file.path) and MappedFile(*file).resident_bytes() >= (1 - _COLD_SHARE) * file.nbytes
+    except (DatasetError, OSError):  # a file system without mmap; deleted
+        return False
 
 
 def _drop(files: Sequence[File]) -> bool | None:

@@ -7,11 +7,11 @@ before it. The extra time is the cost of that part: copy, preparation, fetch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Final, Literal, NamedTuple, Self
 
 from presize.formatting import factor_text, rate_text, seconds_text
@@ -72,20 +72,19 @@ VAGUE: Final = 0.30  # a figure with a larger error is printed as a range
 class Interval:
     """A rate or a factor from several rounds: their geometric mean, and the error of another run, as a share. 90 % of
     further rounds lie between `low` and `high`: a prediction interval by Student's t. The error is never below what the
-    spread within rounds implies, because all rounds may have seen the same samples."""
+    spread within rounds implies, because all rounds may have seen the same samples, nor below what `noise` implies."""
 
     value: float
     error: float
 
     @classmethod
-    def of(cls, rounds: Sequence[float], within: float = 0.0) -> Self:
-        """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share."""
-        logs, count = [math.log(value) for value in rounds], len(rounds)
-        if count == 1:
+    def of(cls, rounds: Sequence[float], within: float = 0.0, noise: float = 0.0) -> Self:
+        """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share.
+        `noise`: of everything that was measured in these rounds."""
+        if len(rounds) == 1:
             return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
-        t = _T90[count - 2] if count - 2 < len(_T90) else 1.8
-        between = t * stdev(logs) * math.sqrt(1 + 1 / count)
-        return cls(math.exp(fmean(logs)), max(between, _BOTH * within, _LEAST_ERROR))
+        between = max(noise_of([rounds]), noise) * math.sqrt(1 + 1 / len(rounds))
+        return cls(math.exp(fmean(map(math.log, rounds))), max(between, _BOTH * within, _LEAST_ERROR))
 
     @property
     def low(self) -> float:
@@ -94,6 +93,18 @@ class Interval:
     @property
     def high(self) -> float:
         return self.value * math.exp(self.error)
+
+
+def noise_of(groups: Iterable[Sequence[float]]) -> float:
+    """Return how far a value may lie from the mean of its group, as a share, in 90 % of cases: from the spread of all
+    groups together. The spread of one group of three values is too small by chance too often. 0 if no group has two
+    values."""
+    logs = [[math.log(value) for value in group] for group in groups]
+    degrees = sum(len(group) - 1 for group in logs)
+    if not degrees:
+        return 0.0
+    squares = sum((value - fmean(group)) ** 2 for group in logs for value in group)
+    return (_T90[degrees - 1] if degrees <= len(_T90) else 1.8) * math.sqrt(squares / degrees)
 
 
 def rate_interval(interval: Interval, number: Callable[[float], str] = rate_text) -> str:

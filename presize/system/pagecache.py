@@ -35,7 +35,7 @@ def preload(files: Sequence[tuple[Path, int]], how: Preload) -> list[MappedFile]
         check_file(path, nbytes)
     _check_room(files, how)
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(_read, (path for path, _ in files)))
+        list(pool.map(lambda file: fill(*file), files))
     for path, nbytes in files:  # again, since it may have been truncated or replaced meanwhile
         check_file(path, nbytes)
     if how == "page-cache":
@@ -65,12 +65,13 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
         )
 
 
-def _read(path: Path) -> None:
+def fill(path: Path, nbytes: int) -> None:
+    """Read the first `nbytes` of a file into the page cache. Raises DatasetError if it cannot be read."""
     buffer = bytearray(_READ_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
+            for _ in range(0, nbytes, _READ_BYTES):
+                file.readinto(buffer)
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; copy or build the dataset again") from None
 

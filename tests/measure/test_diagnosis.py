@@ -14,7 +14,7 @@ import pytest
 
 from browsers import Watched
 from pages import parsed
-from presize.measure.diagnosis import Alternative, Diagnosis, Loading, Trial, diagnosis_page, diagnosis_text, pictured
+from presize.measure.diagnosis import Alternative, Diagnosis, Loading, diagnosis_page, diagnosis_text, pictured
 from presize.measure.simulation import Times
 
 PARTS: Any = {"read": 0.01, "decode": 0.04, "augment": 0.006, "collate": 0.002, "other": 0.002}
@@ -48,8 +48,7 @@ def tried(found: Diagnosis, *factors: float) -> Diagnosis:
     """Return a diagnosis with all of its changes tried, in rounds with these speed-ups."""
     given = factors or (2.0, 2.0, 2.0)
     rates = tuple(factor * now for factor, now in zip(given, found.rates, strict=True))
-    trials = [Trial.of(change, rates, 0.0, found.rates, found.within) for change in found.changes()]
-    return replace(found, tried=tuple(trials))
+    return found.with_trials((change, rates, 0.0) for change in found.changes())
 
 
 def options(found: Diagnosis) -> list[dict[str, Any]]:
@@ -121,6 +120,18 @@ def test_gains_that_may_be_chance_are_not_advised_and_varying_ones_are_a_range()
     vague = tried(diagnosis(), 1.0, 1.6, 1.3)
     assert vague.advice == ()
     assert "Too few batches to measure these changes: Use 3 workers instead of 1. Measure" in vague.verdict
+
+
+def test_rounds_that_agree_by_chance_have_the_error_of_everything_that_was_measured() -> None:
+    found = diagnosis(noise=0.15)
+    assert found.images_per_s.error == pytest.approx(0.15 * math.sqrt(4 / 3))
+    steady, erratic = (1.2, 1.2, 1.2), (1.0, 1.2, 1.5)
+    alone, among = (
+        found.with_trials((found.changes()[0], [gain * found.rates[0] for gain in gains], 0.0) for gains in trials)
+        for trials in ([steady], [steady, erratic])
+    )
+    assert alone.tried[0].images_per_s.error == found.images_per_s.error
+    assert [alone.tried[0].gain.error < 0.03, among.tried[0].gain.error > 0.2] == [True, True]
 
 
 def test_variation_within_a_round_widens_the_error() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import cProfile
 import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,11 +17,11 @@ import pytest
 import torch
 from PIL import Image
 
-from presize.measure.profile import PARTS, Part, part_of, split
+from presize.measure.profile import PARTS, Part, Profile, part_of, split
 
 
-def profiled(work: Callable[[], Any]) -> cProfile.Profile:
-    profiler = cProfile.Profile()
+def profiled(work: Callable[[], Any]) -> Profile:
+    profiler = Profile()
     profiler.runcall(work)
     return profiler
 
@@ -81,6 +81,30 @@ def test_no_time_is_lost() -> None:
     assert set(spent.parts) == set(PARTS)
     seconds = [one for _, _, one in spent.functions]
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_work_of_other_threads_does_not_count_for_the_function_that_waits_meanwhile() -> None:
+    # As in a worker of a DataLoader, whose second thread sends batches. Decoding lets it run.
+    done = threading.Event()
+
+    def other_thread() -> None:
+        while not done.wait(0.0005):
+            np.linalg.norm(range(100))
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    profiler = Profile()
+    try:
+        profiler.runcall(lambda: [cv2.imdecode(np.frombuffer(PHOTO, np.uint8), cv2.IMREAD_COLOR) for _ in range(10)])
+    finally:
+        done.set()
+        thread.join()
+    spent = split(profiler)
+    assert spent.parts["decode"] > 0.9 * sum(spent.parts.values())
+    assert not [name for name, *_ in spent.functions if "norm" in name or "other_thread" in name]
+    entries: Any = profiler.getstats()
+    (decode,) = (call for entry in entries for call in entry.calls or () if str(call.code) == "<imdecode>")
+    assert decode.callcount == 10
 
 
 def test_unknown_functions_count_for_their_caller_and_recursion_ends() -> None:
