@@ -26,9 +26,12 @@ def read_torch() -> Torch:
         instructions=torch.backends.cpu.get_cpu_capability(),
         accelerator=None if here is None else here.type,
         said=str(said[0].message).partition("\n")[0] if said else None,
-        gpus=() if properties is None else tuple(map(_gpu, map(properties, range(torch.accelerator.device_count())))),
+        gpus=()
+        if here is None or properties is None
+        else tuple(_gpu(properties(index), here.type) for index in range(torch.accelerator.device_count())),
     )
 
 
-def _gpu(found: Any) -> Gpu:
-    return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}" if torch.version.cuda else None)
+def _gpu(found: Any, kind: str) -> Gpu:
+    capability = f"{found.major}.{found.minor}" if kind == "cuda" and torch.version.cuda else None
+    return Gpu(found.name, found.total_memory, capability)

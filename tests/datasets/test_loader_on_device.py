@@ -350,6 +350,7 @@ def test_memory_kept_over_an_early_break_has_room_for_whole_epochs(mode: Any, da
         assert torch.equal(kept[0], before)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
 def test_memory_that_cannot_be_pinned_is_a_warning(
     kind: str, how: dict[str, Any], data: LMDBDataset, monkeypatch: pytest.MonkeyPatch

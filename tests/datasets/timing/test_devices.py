@@ -41,7 +41,8 @@ def test_an_accelerator_is_named_by_its_type_and_its_name_if_torch_knows_it(
     Accelerator(monkeypatch, kind)
     found = read_torch()
     assert found.accelerator == kind
-    assert found.gpus == (() if kind == "mps" else (Gpu(f"simulated {kind}", 1 << 34, None),))
+    capability = "9.0" if kind == "cuda" and torch.version.cuda else None
+    assert found.gpus == (() if kind == "mps" else (Gpu(f"simulated {kind}", 1 << 34, capability),))
 
 
 def test_torchs_report_about_its_driver_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
