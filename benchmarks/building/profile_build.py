@@ -143,7 +143,7 @@ def main() -> None:
         os.sync()
         with timed_stages() as stopwatch:
             start = Times.now()
-            result = run.build_dataset(tree, out, wanted, options.RunOptions(jobs=1, report=False))
+            result = run.build_dataset(tree, out, wanted, options.RunOptions(engine="sequential", report=False))
             whole = Times.now() - start
     shutil.rmtree(out)
     print(table(stopwatch, whole, result.samples))
