@@ -29,7 +29,7 @@ def is_srgb(icc: bytes) -> bool:
     return all(to_srgb(icc, mode) is None for mode in ("RGB", "L", "CMYK"))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def to_srgb(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """Return the conversion to sRGB of pixels of `mode` (L, RGB, CMYK) with this profile. None if none is needed: the
     profile is for another colour space, is broken, or makes no difference."""
@@ -71,7 +71,7 @@ def _shaped(curves: npt.NDArray[np.uint16], matrix: npt.NDArray[np.float32], pix
     return result
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def matrix_shaper(icc: bytes) -> Callable[[Pixels], Pixels] | None:
     """Return the fast conversion to sRGB of RGB pixels with this profile; None if the profile needs no conversion, has
     no valid curves and matrix, or if any result for all greys and a grid of 17 x 17 x 17 colours differs from to_srgb's
