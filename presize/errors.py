@@ -1,4 +1,4 @@
-"""Errors that presize raises for mistakes of users and failures of the environment. Others are bugs in presize."""
+"""Errors that presize raises for mistakes of users and failures of the environment. Any other error is a bug."""
 
 from __future__ import annotations
 

@@ -421,8 +421,8 @@ class BuildOptions:
     bad_boxes: BadBoxes = option(
         "clip",
         "Clip boxes that extend beyond their image, or reject the image.",
-        "A box is bad if it reaches more than a pixel outside, has no area, or is not four numbers. Readers leave out "
-        "clipped boxes without area.",
+        "A box is bad if it extends more than a pixel beyond the image, has no area, or is not four numbers. Readers "
+        "drop boxes that have no area after clipping.",
     )
     column_types: tuple[ColumnType, ...] = option(
         (),
@@ -667,7 +667,7 @@ _SCHEDULERS = {"dask": "tcp://HOST:8786", "ray": "HOST:6379", "spark": "spark://
 @documented
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of how a build runs. Only `update` changes where samples are stored; no option changes an image."""
+    """Options that determine how a build runs. Only `update` changes where samples are stored; none changes images."""
 
     jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
     engine: Engine = option(
@@ -784,7 +784,7 @@ class SampleOptions:
     )
     broken: int = option(
         0,
-        "Number of broken files among them.",
+        "Number of files that are broken.",
         "They are truncated, empty, an HTML page or random bytes, in turn.",
         metavar="N",
     )

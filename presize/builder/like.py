@@ -27,7 +27,7 @@ class DatasetOptions(NamedTuple):
     Attributes:
         options: the options of the dataset's build; of several sizes, only its own.
         classes: the class list, for SourceOptions; None without classes.
-        columns: the index columns from its label table or source. A build has its own.
+        columns: the index columns from its label table or source, which a build does not copy.
         derived: for a derived dataset, build options of its inputs that differ from `options`. A build makes all images
             from their sources.
     """

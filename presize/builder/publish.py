@@ -179,7 +179,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         like_image = unpack_facts(columns["source_facts"], "like_image") == 1
         if like_image.any() and not like_image.all():
             warn(
-                f"{companion.name}: stored {plural(int((~like_image).sum()), 'array')} of {len(like_image):,} "
+                f"{companion.name}: stored {int((~like_image).sum()):,} of {plural(len(like_image), 'array')} "
                 "unchanged, because the shape does not begin with the height and width of the upright image; the "
                 "others are resized with their image"
             )

@@ -59,7 +59,7 @@ def build_to_url(
 
     Args:
         source, options, run, samples: as in build_dataset.
-        url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
+        url: s3://BUCKET/PATH, gs:// or az://.
         scratch: a folder with room for the dataset, visible to the workers of a cluster; None for default_cache_dir().
         on_plan, on_shard: as in build_dataset.
         on_rest: called for each size once all shards are built, with the number of bytes still to upload.

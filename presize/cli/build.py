@@ -295,7 +295,7 @@ def build_summary(result: BuildResult, update: bool, keep: bool, labels: object)
 
 
 _NO_LABELS: dict[object, str] = {
-    "none": ", as --labels none asks",
+    "none": ", because of --labels none",
     None: ": a folder of images needs a table of labels, --labels; an LMDB needs --label-keys",
 }
 

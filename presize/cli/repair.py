@@ -16,7 +16,7 @@ from presize.options import SourceOptions
 @command("presize repair RAW OUT", "presize repair RAW OUT --jobs 2 --json")
 @click.argument("source", metavar="SRC", type=PATH)
 @dataset_argument
-@click.option("--keys", metavar="PATTERN|PRESET|NAME", help="Keys, as for presize build.")
+@click.option("--keys", metavar="PATTERN|PRESET|NAME", help="The --keys that OUT was built with.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes.  [default: all cores]")
 @json_option
 @quiet_option

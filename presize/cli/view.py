@@ -20,15 +20,26 @@ from presize.formatting import plural, printable
 @click.option("-o", "out", metavar="FILE", type=PATH, help="Write a page with some of the images.")
 @click.option("--serve", is_flag=True, help="Serve pages of all images on this machine until Ctrl-C.")
 @click.option("--raw", metavar="SRC", type=PATH, help="The raw folder; shows sources next to stored images.")
-@click.option("--text", metavar="TEXT", default="", help="Images whose path, or another text column, contains TEXT.")
-@click.option("--label", metavar="NAME", default="", help="Images of this class.")
-@click.option("--split", metavar="NAME", default="", help="Images of this split.")
 @click.option(
-    "--min-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is at least PX."
+    "--text", metavar="TEXT", default="", help="Show images whose path, or another text column, contains TEXT."
 )
-@click.option("--max-side", type=int, metavar="PX", default=0, help="Images whose source's shorter side is at most PX.")
-@click.option("--rejects", is_flag=True, help="Files that were not stored, and why.")
-@click.option("--images", type=click.IntRange(1, 10_000), metavar="N", default=60, show_default=True, help="With -o.")
+@click.option("--label", metavar="NAME", default="", help="Show images of this class.")
+@click.option("--split", metavar="NAME", default="", help="Show images of this split.")
+@click.option(
+    "--min-side", type=int, metavar="PX", default=0, help="Show images whose source's shorter side is at least PX."
+)
+@click.option(
+    "--max-side", type=int, metavar="PX", default=0, help="Show images whose source's shorter side is at most PX."
+)
+@click.option("--rejects", is_flag=True, help="Show the files that were not stored, and why.")
+@click.option(
+    "--images",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=60,
+    show_default=True,
+    help="With -o: number of images.",
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="Port of --serve.  [default: a free one]"
 )

@@ -72,7 +72,7 @@ PHOTO = ["photo.jpg"]
     ("images", "options", "size", "said", "unsaid"),
     [
         (PHOTO, "", 24, [NO_LABELS], ["class", SMALLER, NO_SPACE]),
-        (PHOTO, "--labels none", 5000, ["  no labels, as --labels none asks", SMALLER], []),
+        (PHOTO, "--labels none", 5000, ["  no labels, because of --labels none", SMALLER], []),
         (PHOTO, "--labels list.txt", 24, ["  no labels: the table of --labels has none"], ["class"]),
         (PHOTO, "--labels table.csv", 24, [], ["class", "no labels", "not enlarged"]),
         (["cats/1.jpg", "dogs/1.jpg"], "--no-report", 64, ["  2 classes"], ["no labels"]),
