@@ -2,8 +2,8 @@
 
     python benchmarks/stale.py [--run PHOTOS=DIR LARGE=DIR FFCV_ENV=DIR ...]
 
-Changed comments and docstrings of Python files do not count. --run measures what is stale by the commands of the pages,
-with the folders and environments that are given for the words in capitals, and lists at the end what failed.
+Changed comments and docstrings of Python files do not count. --run repeats stale measurements by the commands on their
+pages, in which the given folders and environments replace the words in capitals, and lists failures at the end.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def test_an_environment_that_it_did_not_create_is_never_touched(tmp_path: Path) 
     ran = run(tmp_path)
     assert ran.returncode == 1
     assert ran.stderr == (
-        f"install_pillow_simd: error: {tmp_path}: is there already and was not made by this script; "
-        "name a folder that does not exist yet\n"
+        f"install_pillow_simd: error: {tmp_path}: exists and was not made by this script; "
+        "choose a folder that does not exist\n"
     )
     assert [path.name for path in tmp_path.rglob("*")] == ["bin", "python"]
 

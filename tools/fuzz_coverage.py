@@ -1,4 +1,4 @@
-"""Fuzz presize/codecs/_jpeg_decoder.c by coverage: libFuzzer, with the address and undefined-behaviour sanitizers.
+"""Fuzz presize/codecs/_jpeg_decoder.c with libFuzzer, under the address and undefined-behaviour sanitizers.
 
     python tools/fuzz_coverage.py --seconds 60
     python tools/fuzz_coverage.py --seconds 600 --renew    also replace tests/fuzz/jpeg by a minimal corpus

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Fill a folder with wheels: presize's own, for `make wheels` to audit, and those that a machine without network needs,
-# which benchmarks/gpu/gpu.sh --wheels DIR installs from it.
+# Fill a folder with wheels: presize's own, which `make wheels` audits, and those that a machine without a network
+# needs, which benchmarks/gpu/gpu.sh --wheels DIR installs.
 #
 #     tools/wheels.sh DIR [few | all | none | PACKAGE ...]
 #
-# presize's own wheel is always built, from this tree. Beside it come
-#   few   the packages that a machine with the usual scientific ones lacks, 4 MB; the default
-#   all   whatever presize needs except torch, about 150 MB
-#   none  nothing: needs no network where setuptools is installed and pip's build isolation is off
+# presize's own wheel is always built, from this tree. The other arguments add
+#   few   the packages that a machine with the usual scientific packages lacks, 4 MB; the default
+#   all   everything that presize needs except torch, about 150 MB
+#   none  nothing; needs no network if setuptools is installed and pip's build isolation is off
 # Versions are those of tools/constraints.txt where it has them. The wheels are for Linux on x86-64.
 #
 # FOR chooses the Python of that machine (3.12); PYTHON chooses the interpreter whose pip builds and downloads.
-# PRESIZE_BUILD=strict fails where the JPEG decoder cannot be compiled, which is otherwise left out.
+# PRESIZE_BUILD=strict fails if the JPEG decoder cannot be compiled; otherwise the decoder is left out.
 set -euo pipefail
 
 fail() {

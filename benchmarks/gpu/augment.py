@@ -1,10 +1,11 @@
-"""Crop, flip and colour jitter by the workers, or by the GPU for a whole batch: plain torch, the same on both.
+"""Compare augmentation by the workers with augmentation of whole batches by the GPU: the same plain torch code on both.
 
     python benchmarks/gpu/augment.py PHOTOS
 
-Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads batches from LMDB, without a model. Where the device
-crops, workers bring whole images to 256×256. Each variant runs once a round, in random order, in a process of its own,
-with the page cache warm. Prints a table; asserts nothing. `--device cpu` is a dry run.
+Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads batches from LMDB, without a model. The augmentation
+is crop, flip and colour jitter. If the device crops, workers resize whole images to 256×256. Each variant runs once per
+round, in random order, in its own process, with the page cache warm. Prints a table; asserts nothing. `--device cpu` is
+a dry run.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos
 
 CROP_SIZE, WHOLE_SIZE = 224, 256
-"""Of the crops that are trained on, and of the whole images that the device crops."""
+"""Sides of the crops, and of the whole images that the device crops, in pixels."""
 
 _JITTER = 0.4
 _GREY = (0.299, 0.587, 0.114)
 _STEPS, _EPOCHS = 8, 2
-"""Steps of an epoch, at least; and with workers four for each. The first epoch is not counted."""
+"""Minimum steps per epoch, raised to four per worker, and epochs. The first epoch is not counted."""
 
 PLACES = {
     "workers": "all by the workers",
@@ -45,8 +46,8 @@ PLACES = {
 
 
 def jitter(images: torch.Tensor) -> torch.Tensor:
-    """Brightness, contrast and saturation of each image (B, 3, height, width) in 0 to 1, times 0.6 to 1.4, in this
-    order: torchvision's ColorJitter(0.4, 0.4, 0.4), which also shuffles the order."""
+    """Scale brightness, contrast and saturation of each image by 0.6 to 1.4, in this order, as torchvision's
+    ColorJitter(0.4, 0.4, 0.4) does in random order. `images`: (B, 3, height, width), from 0 to 1."""
     brightness, contrast, saturation = images.new_empty(3, len(images), 1, 1, 1).uniform_(1 - _JITTER, 1 + _JITTER)
     images = (images * brightness).clamp_(0, 1)
     images = torch.lerp(grey(images).mean((1, 2, 3), keepdim=True), images, contrast).clamp_(0, 1)
@@ -58,8 +59,8 @@ def grey(images: torch.Tensor) -> torch.Tensor:
 
 
 def crop_and_flip(images: torch.Tensor) -> torch.Tensor:
-    """A random resized crop of each image, mirrored with probability 1/2: bilinear, not antialiased. A box that would
-    be too large is clipped at the edge, where RandomResizedCrop draws again."""
+    """Return a random resized crop of each image, mirrored with probability 1/2: bilinear, not antialiased. A box that
+    is too large is clipped at the edge; RandomResizedCrop would draw another one."""
     count = len(images)
     area = images.new_empty(count).uniform_(0.08, 1)
     ratio = images.new_empty(count).uniform_(math.log(3 / 4), math.log(4 / 3)).exp()
@@ -74,14 +75,14 @@ def crop_and_flip(images: torch.Tensor) -> torch.Tensor:
 
 
 def jittered(samples: Any) -> Any:
-    """A collate_fn: the batch, its colours jittered in place."""
+    """Collate a batch, and jitter its colours in place. A collate_fn."""
     images, labels = collate(samples)
     images.copy_(jitter(images.float().div_(255)).mul_(255).round_())
     return [images, labels]
 
 
 class Augment(NoModel):
-    """A step without training: the augmentation that is left to the device, from uint8 to normalized floats."""
+    """Step without training: the device's part of the augmentation, from uint8 to normalized floats."""
 
     def __init__(self, place: str, device: torch.device) -> None:
         super().__init__(device)
@@ -97,7 +98,7 @@ class Augment(NoModel):
 
 
 def read(place: str, root: Path, device: torch.device, batch: int, workers: int) -> measuring.Columns:
-    """Call it in a process of its own: it sets torch's threads."""
+    """Measure a variant. Must run in its own process, because it sets torch's threads."""
     torch.set_num_threads(1)
     crop = Resize(WHOLE_SIZE) if place == "device" else RandomResizedCrop(CROP_SIZE)
     data = LMDBDataset(root, crop=crop, flip=0.0 if place == "device" else FLIP, decode="tensor")
@@ -126,7 +127,7 @@ def measure(place: str, root: Path, options: argparse.Namespace) -> Iterator[mea
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """The ratios are those within a round."""
+    """Format the table. Ratios are within a round."""
     found = {place: rates.select(rows, variant=place) for place in PLACES}
     base, lines = rates.column(found["workers"], "images_per_s"), []
     for place, mine in found.items():
@@ -142,7 +143,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 def measure_all(options: argparse.Namespace) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("--device cuda: torch finds no CUDA here; --device cpu is a dry run")
+        raise SystemExit("--device cuda: torch finds no CUDA; use --device cpu for a dry run")
     tree = builds.link_tree(find_photos(options.source), options.work, options.images)
     lmdb = builds.build_once(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256").absolute()
     variants = {said: partial(measure, place, lmdb, options) for place, said in PLACES.items()}

@@ -1,10 +1,10 @@
-"""Is what a Loader gives on a device right? The first thing to run where nothing has run yet.
+"""Check that the batches that a Loader delivers on a device are correct. Run it first on a new kind of device.
 
     python benchmarks/gpu/correct.py OUT --csv FILE
 
-OUT is a dataset that `presize build` made of class folders. Each check is a row of FILE as soon as it is done, and a
-check that fails does not keep others from running; then the exit code is 1. `--device simulated` runs them on the
-accelerator of presize's tests, `--device cpu` without one.
+OUT is a dataset that `presize build` made from class folders. Each check is written as a row of FILE as soon as it is
+done. If a check fails, the others still run, and the exit code is 1. `--device simulated` runs them on the simulated
+accelerator of presize's tests, `--device cpu` without an accelerator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from presize.datasets import LMDBDataset, Loader, RandomResizedCrop
 from shared import rates
 
 _BATCH, _IMAGES, _SIDE = 32, 512, 96
-"""Batches are smaller where a dataset would have fewer than eight."""
+"""Images in a batch (fewer if a dataset would have fewer than eight batches), images read, side of a crop."""
 _NORMALIZE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CROP = RandomResizedCrop(_SIDE)
 _KINDS: dict[str, dict[str, Any]] = {
@@ -47,11 +47,11 @@ _WORK = 2048
 
 
 class Wrong(Exception):
-    """A check failed; says what was expected and what was found."""
+    """Failure of a check; the message says what was expected and what was found."""
 
 
 class Bench:
-    """A device, and a small dataset to read to it."""
+    """Device, and a small dataset whose batches are read to it."""
 
     def __init__(self, device: str, root: Path) -> None:
         self.is_cuda = device.startswith("cuda")
@@ -78,7 +78,7 @@ class Bench:
             torch.matmul(self.work, self.work, out=self.spare).clamp_(0, 1)
 
     def read(self, loader: Loader) -> list[list[torch.Tensor]]:
-        """The tensors of each batch, read by the device only after a step, when the batch itself is gone."""
+        """Return the tensors of each batch. The device reads them only after a step, when the batch has been freed."""
         with loader:
             found = []
             for images, labels in loader:
@@ -102,7 +102,7 @@ def same(got: list[list[torch.Tensor]], want: list[list[torch.Tensor]]) -> None:
 
 
 def equal(bench: Bench) -> str:
-    """Batches of every kind, without workers and with four, are those on the CPU."""
+    """Check that batches of every kind, without workers and with four, equal those on the CPU."""
     for name, options in _KINDS.items():
         want = bench.read(bench.loader(False, 0, **options))
         for workers in (0, 4):
@@ -114,11 +114,11 @@ def equal(bench: Bench) -> str:
 
 
 def inference_mode(bench: Bench) -> str:
-    """A batch that is handed out outside of inference mode is not of it."""
+    """Check that batches handed out outside of inference mode are not inference tensors."""
     batches = iter(bench.loader(True, 4, crop=_CROP))
     with torch.inference_mode():
         next(batches)
-        time.sleep(0.5)  # for the workers to make more
+        time.sleep(0.5)  # the workers load more batches
         next(batches)
     if next(batches)[0].is_inference():
         raise Wrong("a batch handed out after inference_mode is an inference tensor")
@@ -126,7 +126,7 @@ def inference_mode(bench: Bench) -> str:
 
 
 def default_device(bench: Bench) -> str:
-    """torch.set_default_device() changes no batch."""
+    """Check that torch.set_default_device() changes no batch."""
     options = _KINDS["float32"]
     want = bench.read(bench.loader(False, 0, **options))
     torch.set_default_device(bench.default)
@@ -139,7 +139,7 @@ def default_device(bench: Bench) -> str:
 
 
 def left_early(bench: Bench) -> str:
-    """Epochs that are left early, and one that follows, are right."""
+    """Check that epochs can be left early, and that the next one is correct."""
     loader = bench.loader(True, 4, crop=_CROP)
     begin = time.perf_counter()
     for _ in range(3):
@@ -151,24 +151,24 @@ def left_early(bench: Bench) -> str:
 
 
 def memory(bench: Bench) -> str:
-    """Memory on the device does not grow with the number of queued steps. Raises Wrong beyond 8 batches."""
+    """Check that memory on the device does not grow with the number of queued steps: at most 8 batches."""
     if not bench.is_cuda:
         return "needs CUDA"
-    bench.step()  # which takes its workspace
+    bench.step()  # allocates its workspace
     torch.cuda.synchronize()
     before, one = torch.cuda.memory_stats()["active_bytes.all.current"], bench.batch * 3 * _SIDE**2
     torch.cuda.reset_peak_memory_stats()
     bench.read(bench.loader(True, 4, crop=_CROP))
-    # active: until the device has finished with it, which is later than when the last tensor is gone.
+    # Memory is active until the device has finished with it, which is later than the end of the last tensor.
     peak = torch.cuda.memory_stats()["active_bytes.all.peak"] - before
-    batches = peak / one - len(bench.data) // bench.batch  # read() keeps all
+    batches = peak / one - len(bench.data) // bench.batch  # read() keeps all batches
     if batches > 8:
         raise Wrong(f"expected at most 8 batches of {one / 1e6:.1f} MB, got {batches:.1f}")
     return f"{batches:.1f} batches of {one / 1e6:.1f} MB at most"
 
 
 def profile(bench: Bench) -> str:
-    """Copies of one epoch: one for the images and one for the labels of a batch, all from pinned memory."""
+    """Check that each batch of an epoch needs two copies, of images and of labels, both from pinned memory."""
     if not bench.is_cuda:
         return "needs CUDA"
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
@@ -193,7 +193,7 @@ CHECKS: dict[str, Check] = {
 
 
 def run(options: argparse.Namespace) -> bool:
-    """Run all checks, and write each into the CSV. Returns whether all are right."""
+    """Run all checks, and write each into the CSV. Return whether all passed."""
     rows: list[dict[str, object]] = []
 
     def note(check: str, right: bool, found: str, begin: float) -> None:
@@ -208,7 +208,7 @@ def run(options: argparse.Namespace) -> bool:
         begin = time.perf_counter()
         try:
             note(name, True, CHECKS[name](bench), begin)
-        except Exception as error:  # whatever a driver, torch or presize raises is what is looked for
+        except Exception as error:  # any error of a driver, torch or presize is a finding
             if not isinstance(error, Wrong):
                 traceback.print_exc()
             note(name, False, str(error).partition("\n")[0] or type(error).__name__, begin)

@@ -1,10 +1,10 @@
-"""Does a GPU decode faster than the workers? torchvision's decode_jpeg on the device, beside Loader to the device.
+"""Compare torchvision's decode_jpeg on the GPU with Loader, whose workers decode.
 
     python benchmarks/gpu/decode.py OUT
 
-OUT is a dataset of JPEGs that `presize build` made of class folders. The decoder gets batches of whole records that
-are in memory already, and does nothing but decode them: a bound for any loader that would decode on the device. Loader
-reads, decodes, crops to 224 px, flips and copies. Each variant runs once a round, in random order. Needs torchvision.
+OUT is a dataset of JPEGs that `presize build` made from class folders. The decoder gets batches of whole records that
+are already in memory, and only decodes them: an upper bound for any loader that decodes on the device. Loader reads,
+decodes, crops to 224 px, flips and copies. Each variant runs once per round, in random order. Needs torchvision.
 `--device cpu` is a dry run.
 """
 
@@ -30,11 +30,11 @@ from reading.read import measure
 from shared import builds, measuring, processes, rates
 
 _SECONDS = 3.0
-"""For each decoder, after a batch that is not timed."""
+"""Seconds that each decoder is timed, after a batch that is not."""
 
 
 def decode(root: Path, device: str, batch: int) -> measuring.Columns:
-    """Call it in a process of its own, as it initializes the device."""
+    """Measure decoding. Must run in its own process, because it initializes the device."""
     from torchvision.io import decode_jpeg
 
     data = LMDBDataset(root, decode="bytes")

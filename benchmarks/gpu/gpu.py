@@ -1,7 +1,7 @@
-"""The steps of benchmarks/gpu/gpu.sh, which makes the environment for them: see its --help.
+"""Run the steps of benchmarks/gpu/gpu.sh, which creates their environment: see its --help.
 
-Each step is a command with a share of the remaining time; time that it does not use goes to the next ones. A step that
-takes longer is interrupted, and keeps what it had measured by then.
+Each step is a command with a share of the remaining time; the time that it does not use goes to the next steps. A step
+that takes longer is interrupted; its measurements so far are kept.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from shared import builds, rates
 from shared.conditions import conditions, find_photos
 
 IMAGENET = 1_281_167
-"""Images in its training set."""
+"""Images in ImageNet's training set."""
 
 _HERE = Path(__file__).parent
 _GRACE_S = 8
-"""For an interrupted command to write what it has."""
+"""Seconds in which an interrupted command can write its results."""
 
 _LEAST_S = 10.0
-"""A step with less time than this is not started."""
+"""Seconds below which a step is not started."""
 
 _PREFETCH = 2
 _MODELS = {"none": "no model", "small": "small CNN", "resnet50": "ResNet-50"}
@@ -60,18 +60,18 @@ _RESULTS = ("correct", "read", "bench", "build", "pinning", "augment", "decode")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything: for a measurement, and for a dry run on the CPU.
+    """Amounts for a measurement, or for a dry run on the CPU.
 
     Attributes:
-        images: in an epoch.
+        images: images in an epoch.
         built: images in the build that is timed.
-        painted: sample photographs at most, where none are given.
+        painted: maximal number of sample photographs, if none are given.
         batch: images in a batch.
-        crop: side of a crop, px.
-        size: of presized images along the shorter side, px.
-        repeats: of `presize bench`.
-        few: numbers of workers to read with, beside all cores and as far as there are so many.
-        limits: further arguments of `presize bench`.
+        crop: side of a crop, in pixels.
+        size: shorter side of presized images, in pixels.
+        repeats: --repeats of `presize bench`.
+        few: numbers of workers to read with, in addition to all cores; numbers above that are skipped.
+        limits: other arguments of `presize bench`.
     """
 
     images: int
@@ -94,14 +94,14 @@ SCALES["simulated"] = SCALES["cpu"]
 
 @dataclass
 class Session:
-    """What the steps share, and what they found.
+    """State that the steps share, and their results.
 
     Attributes:
-        options: of the command line.
-        photos: to link to.
-        tree: the links.
+        options: options of the command line.
+        photos: photographs to link to.
+        tree: folder of the links.
         built: rows of gpu-build.csv.
-        tables: what the other scripts printed.
+        tables: tables that the other scripts printed.
         unfinished: a line for each step that did not finish.
         folder: a presized folder of the links.
         lmdb: an LMDB dataset of the links.
@@ -124,12 +124,12 @@ class Session:
 
     @property
     def cores(self) -> int:
-        """Those that this process may use: a container may have fewer than it sees."""
+        """Cores that this process may use: a container may have fewer than it sees."""
         return usable_cores()
 
     def run(self, command: list[str | Path], seconds: float) -> str:
-        """Its standard output. Raises StepError when it fails or had to be interrupted."""
-        # In a session of its own, so that its children can be killed with it.
+        """Run a command and return its standard output. Raises StepError if it fails or takes too long."""
+        # In its own session, so that its children can be killed with it.
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True, start_new_session=True)
         try:
             printed, _ = process.communicate(timeout=max(1.0, seconds - _GRACE_S))
@@ -153,11 +153,11 @@ class Session:
 
 
 class StepError(Exception):
-    """A step did not finish."""
+    """Error for a step that did not finish."""
 
 
 def have_photos(session: Session, seconds: float) -> None:
-    """The photographs that were given, or as many samples as can be painted in the time."""
+    """Find the given photographs, or paint as many samples as the time allows; then link to them."""
     if session.options.photos is not None:
         given = find_photos(session.options.photos)
         session.photos = find_photos(
@@ -180,7 +180,7 @@ def have_photos(session: Session, seconds: float) -> None:
 
 def _prepare_painter() -> None:
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -192,7 +192,7 @@ def _paint(folder: Path, options: SampleOptions, index: int) -> None:
 
 
 def build(session: Session, seconds: float) -> None:
-    """The datasets that the benchmarks read."""
+    """Build the datasets that the benchmarks read."""
     ends = time.monotonic() + seconds
     for out, to in ((session.lmdb, "lmdb"), (session.folder, "folder")):
         _build(session, session.tree, out, to, ends - time.monotonic())
@@ -206,7 +206,7 @@ def _build(session: Session, source: Path, out: Path, to: str, seconds: float) -
 
 
 def correct(session: Session, seconds: float) -> None:
-    """correct.py: nothing has run on a GPU before. What is wrong is reported, and the measurements go on."""
+    """Run correct.py. Errors are reported, and the measurements continue."""
     command = [sys.executable, _HERE / "correct.py", session.lmdb, "--device", session.options.device]
     try:
         session.run([*command, "--csv", session.checks], seconds)
@@ -216,7 +216,7 @@ def correct(session: Session, seconds: float) -> None:
 
 
 def build_speed(session: Session, seconds: float) -> None:
-    """A larger build and the codec limit, taking turns."""
+    """Time a larger build and the codec limit, in turn."""
     source, out = builds.link_tree(session.photos, session.work, session.scale.built), session.work / "timed"
     facts = conditions(session.photos)
     limit = ["--procs", str(session.cores), "--size", str(session.scale.size)]
@@ -236,7 +236,7 @@ def build_speed(session: Session, seconds: float) -> None:
 
 
 def bench(session: Session, seconds: float, models: tuple[str, ...], variants: tuple[str, ...]) -> None:
-    """`presize bench`, whose rows go to gpu-bench.csv."""
+    """Run `presize bench`, and write its rows to gpu-bench.csv."""
     scale, out = session.scale, session.work / f"bench-{models[0]}"
     asked = [word for model in models for word in ("--model", model)]
     asked += [word for variant in variants for word in ("--variant", variant)]
@@ -250,7 +250,7 @@ def bench(session: Session, seconds: float, models: tuple[str, ...], variants: t
 
 
 def batch_of(session: Session) -> int:
-    """The batch size of the scale, or less where the batches of all workers would not fit into /dev/shm."""
+    """Return the batch size of the scale, or less if the batches of all workers would not fit into /dev/shm."""
     batch, pixels = session.scale.batch, 3 * session.scale.crop**2
     with suppress(OSError):
         while batch > 8 and session.cores * _PREFETCH * batch * pixels > 0.9 * shutil.disk_usage("/dev/shm").free:
@@ -259,7 +259,7 @@ def batch_of(session: Session) -> int:
 
 
 def _collect(session: Session) -> None:
-    """The rows of all runs in one CSV, without this machine's paths."""
+    """Write the rows of all runs to one CSV, without the paths of this machine."""
     rows: list[dict[str, object]] = []
     for results in sorted(session.work.glob("bench-*/results.csv")):
         for row in rates.read(results):
@@ -271,7 +271,7 @@ def _collect(session: Session) -> None:
 
 
 def read(session: Session, seconds: float) -> None:
-    """gpu_read.py in short: batches of Loader on the GPU, and decoding alone."""
+    """Run gpu_read.py briefly: batches of Loader on the GPU, and decoding alone."""
     workers = ",".join(map(str, sorted({*filter(session.cores.__ge__, session.scale.few), session.cores})))
     command = [sys.executable, _HERE / "gpu_read.py", session.lmdb, "--device", session.device]
     command += ["--workers", workers, "--modes", "processes", "--repeats", "1", "--epochs", "6"]
@@ -284,7 +284,7 @@ def read(session: Session, seconds: float) -> None:
 
 
 def script(session: Session, seconds: float, name: str) -> None:
-    """One round of another script of this folder, whose table goes to the results."""
+    """Run one round of another script of this folder, and add its table to the results."""
     command = [sys.executable, _HERE / f"{name}.py", session.tree, "--device", session.device, "--repeats", "1"]
     command += ["--workers", str(session.cores), "--batch", str(batch_of(session))]
     command += ["--images", str(session.scale.images), "--work", session.work / "scripts"]
@@ -292,7 +292,7 @@ def script(session: Session, seconds: float, name: str) -> None:
 
 
 def decode(session: Session, seconds: float) -> None:
-    """decode.py: torchvision's decoder on the device beside Loader."""
+    """Run decode.py: torchvision's decoder on the device, compared with Loader."""
     if find_spec("torchvision") is None:
         raise StepError("needs torchvision")
     command = [sys.executable, _HERE / "decode.py", session.lmdb, "--device", session.device, "--repeats", "1"]
@@ -301,13 +301,13 @@ def decode(session: Session, seconds: float) -> None:
 
 
 NEEDED = ("photographs", "builds")
-"""Without these there is nothing to measure with."""
+"""Steps without which nothing can be measured."""
 
 Step = Callable[[Session, float], None]
 
 STEPS: dict[str, tuple[float, Step]] = {
     "photographs": (60, have_photos),
-    "builds": (150, build),  # far more than they need: nothing works without them
+    "builds": (150, build),  # more than builds need, because nothing works without them
     "correctness": (40, correct),
     "reading to the GPU": (95, read),
     "training": (260, partial(bench, models=("resnet50", "none"), variants=tuple(_VARIANTS))),
@@ -317,8 +317,8 @@ STEPS: dict[str, tuple[float, Step]] = {
     "decoding on the GPU": (25, decode),
     "augmentation": (40, partial(script, name="augment")),
 }
-"""The most important first. A step's share of the remaining time is its number over the sum of its own and all later
-ones."""
+"""The most important steps come first. A step's share of the remaining time is its number, divided by the sum of its
+own and all later numbers."""
 
 
 def say(words: str) -> None:
@@ -326,7 +326,7 @@ def say(words: str) -> None:
 
 
 def table(session: Session) -> str:
-    """All results in Markdown; medians."""
+    """Format all results in Markdown, as medians."""
     benches = [json.loads(path.read_text()) for path in sorted(session.work.glob("bench-*/results.json"))]
     groups = chain.from_iterable(results["summary"] for results in benches)
     cells = [_cells(variant, group) for group in groups for variant in group["variants"]]
@@ -390,7 +390,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its children are ended, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: also ends its children
     ends = time.monotonic() + options.seconds
     session = Session(options)
     session.out.mkdir(parents=True, exist_ok=True)
@@ -416,7 +416,7 @@ def main() -> None:
                 break
         finally:
             found = table(session)
-            (session.out / "gpu.md").write_text(f"{found}\n")  # after each step, for a machine that is taken away
+            (session.out / "gpu.md").write_text(f"{found}\n")  # after each step, in case the machine is taken away
     print(found)
     if interrupted:
         sys.exit(130)

@@ -1,11 +1,11 @@
-"""How fast a Loader delivers batches to a GPU.
+"""Measure how fast a Loader delivers batches to a GPU.
 
     python benchmarks/gpu/gpu_read.py OUT [--jpegs FOLDER]
 
-OUT is a dataset that `presize build` made of class folders. Each variant (processes or threads, how many of them) runs
-once a round, in random order, in a process of its own, with the page cache warm. With --jpegs, as many processes also
-decode the JPEGs of a folder, from memory, and do nothing else: what the cores of this machine allow. Prints a table;
-asserts nothing. `--device cpu` is a dry run.
+OUT is a dataset that `presize build` made from class folders. Each variant (a number of processes or threads) runs once
+per round, in random order, in its own process, with the page cache warm. With --jpegs, as many processes also decode
+the JPEGs of a folder, from memory, and do nothing else: the limit of this machine's cores. Prints a table; asserts
+nothing. `--device cpu` is a dry run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DECODER = "decoder alone"
 
 
 def facts(options: argparse.Namespace) -> measuring.Columns:
-    """What the times depend on, beside the versions that each run prints."""
+    """Return the conditions of the times, except the versions, which each run prints."""
     try:
         data = Dataset(options.source)
     except PresizeError as error:
@@ -46,7 +46,7 @@ def facts(options: argparse.Namespace) -> measuring.Columns:
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """Images/s of each variant."""
+    """Format the images/s of each variant."""
     lines = []
     for mode, workers in sorted({(row["mode"], int(row["workers"])) for row in rows}):
         mine = rates.column(rates.select(rows, mode=mode, workers=workers), "images_per_s")
@@ -56,7 +56,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 def measure_all(options: argparse.Namespace) -> None:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SystemExit(f"--device {options.device}: torch finds no CUDA here; --device cpu is a dry run")
+        raise SystemExit(f"--device {options.device}: torch finds no CUDA; use --device cpu for a dry run")
 
     def run(mode: str, workers: int) -> Iterator[measuring.Columns]:
         if mode == _DECODER:
@@ -78,9 +78,9 @@ def main() -> None:
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2, 4, 8, 16), metavar="N,N")
     arguments.add_argument("--modes", type=lambda text: text.split(","), default=["processes", "threads"])
-    arguments.add_argument("--jpegs", type=Path, metavar="FOLDER", help="decode these, with nothing else to do")
+    arguments.add_argument("--jpegs", type=Path, metavar="FOLDER", help="also time decoding these, and nothing else")
     arguments.add_argument("--batch", type=int, default=256)
-    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one that is not")
+    arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one untimed epoch")
     arguments.add_argument("--limit", type=int, default=None, metavar="N", help="end epochs after N batches")
     measuring.run(arguments, measure_all, summary)
 

@@ -1,10 +1,10 @@
-"""Pinned memory and asynchronous copies: pin_memory, non_blocking, and workers that load meanwhile.
+"""Measure the gain of pinned memory (pin_memory) and asynchronous copies (non_blocking), with and without workers.
 
     python benchmarks/gpu/pinning.py PHOTOS
 
-Trains the small CNN on hard links to the JPEGs below PHOTOS, in LMDB of 256 px, by LMDBDataset in a DataLoader: each
-combination once a round, in random order, in a process of its own, with the page cache warm. Prints a table; asserts
-nothing. With `--device cpu`, a dry run, nothing is pinned or copied.
+Trains the small CNN on hard links to the JPEGs below PHOTOS, from LMDB of 256 px, through LMDBDataset in a DataLoader.
+Each combination runs once per round, in random order, in its own process, with the page cache warm. Prints a table;
+asserts nothing. With `--device cpu`, a dry run, nothing is pinned or copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shared import bench_runs, builds, measuring, processes, rates
 from shared.conditions import find_photos
 
 _EPOCHS = 2
-"""The first is not counted."""
+"""Epochs of a run. The first is not counted."""
 
 
 class Way(NamedTuple):
@@ -44,7 +44,7 @@ class Way(NamedTuple):
 
 
 class Copying(TrainingStep):
-    """Copies with `non_blocking` on or off; a TrainingStep always has it on."""
+    """Training step that copies with `non_blocking` on or off; a TrainingStep always has it on."""
 
     def __init__(self, model: torch.nn.Module, device: torch.device, non_blocking: bool) -> None:
         super().__init__(model, device)
@@ -55,7 +55,7 @@ class Copying(TrainingStep):
 
 
 def train(way: Way, root: Path, device: torch.device, batch: int) -> measuring.Columns:
-    """Call it in a process of its own: it sets torch's threads and initializes CUDA."""
+    """Measure a combination. Must run in its own process, because it sets torch's threads and initializes CUDA."""
     if device.type == "cpu":
         torch.set_num_threads(1)  # with several, training would wait for the workers' cores
     torch.manual_seed(0)
@@ -89,7 +89,7 @@ def measure(way: Way, root: Path, options: argparse.Namespace) -> Iterator[measu
 
 
 def ways(rows: list[rates.Row]) -> dict[Way, list[rates.Row]]:
-    """The rows of each, in the order of the table."""
+    """Return the rows of each combination, in the order of the table."""
     names = Way._fields
     found = {
         Way(*way): rates.select(rows, **dict(zip(names, way, strict=True)))
@@ -99,7 +99,7 @@ def ways(rows: list[rates.Row]) -> dict[Way, list[rates.Row]]:
 
 
 def summary(rows: list[rates.Row]) -> str:
-    """Ratios are those within a round, to both off. "A copy adds" is T_h2d - T_resident."""
+    """Format the table. Ratios are within a round, to both options off. "A copy adds" is T_h2d - T_resident."""
     heads = ["workers", "pin_memory", "non_blocking", "pinned", "images/s", "times both off", "U", "a copy adds, ms"]
     found, lines = ways(rows), []
     for way, mine in found.items():
@@ -123,7 +123,7 @@ def summary(rows: list[rates.Row]) -> str:
 
 def measure_all(options: argparse.Namespace) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("--device cuda: torch finds no CUDA here; --device cpu is a dry run")
+        raise SystemExit("--device cuda: torch finds no CUDA; use --device cpu for a dry run")
     tree = builds.link_tree(find_photos(options.source), options.work, options.images)
     lmdb = builds.build_once(tree, options.work / "workers" / f"{tree.name}-256", "--size", "256")
     todo = [Way(*way) for way in product(options.workers, (False, True), (False, True))]

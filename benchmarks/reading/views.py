@@ -1,6 +1,6 @@
 """Compare presize's `crop=[...]` with other ways to read several views of each image, in one run.
 
-    python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_ENV/bin/python
+    python benchmarks/reading/views.py PHOTOS --ffcv-python FFCV_SSL_ENV/bin/python
 
 Builds a 256 px dataset of hard links to the JPEGs below PHOTOS and reads it in batches of 64, without workers. In each
 round, one process reads short epochs with each variant and each set of views, in random order, with the page cache

@@ -4,7 +4,7 @@
 
 Covers a build without its images, and a reader before its first image. The folder is a tree of hard links in class
 folders of 1,300; the bucket is a local server that generates its listing page by page; the shards are sparse files with
-a build's side-cars. Each stage runs in its own process, with the page cache warm. Asserts nothing.
+a build's sidecar files. Each stage runs in its own process, with the page cache warm. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def plan(samples: int) -> Plan:
 
 
 def reasons(samples: list[int]) -> list[tuple[int, str, str]]:
-    """Return the rejects of a side-car."""
+    """Return the rejects of a sidecar file."""
     return [
         (at, "ImageError", f"it ends after {at} bytes" if at % 10 == 0 else REASONS[at % len(REASONS)])
         for at in samples

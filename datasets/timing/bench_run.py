@@ -38,7 +38,7 @@ _FULL = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def main() -> None:
-    """Make the run on standard input. On an error the result is {"error": one line, "is_option": of OptionError}."""
+    """Make the run on standard input. An error is written as {"error": one line, "is_option": for an OptionError}."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     run = Run(**json.loads(sys.stdin.readline()))
     try:
@@ -58,7 +58,7 @@ def _end_with_the_driver() -> None:
 
 
 def probe(run: Run) -> dict[str, Any]:
-    """Return {"gpu_name": name, or else type, of the accelerator; None for the CPU}. Raises OptionError if missing."""
+    """Return {"gpu_name": name or type of the accelerator, None for the CPU}. Raises OptionError if it is missing."""
     device, gpus = as_device(run.device), read_torch().gpus
     if device.type == "cpu":
         return {"gpu_name": None}

@@ -35,8 +35,8 @@ Level = Literal["ok", "warn", "bad", "unknown"]
 
 
 class Finding(NamedTuple):
-    """Result of one check, and its fix. "warn": slower than possible, or a trap. "bad": training fails, or is several
-    times slower."""
+    """Result of one check, and its fix. "warn": slower than possible, or a pitfall. "bad": training fails, or is
+    several times slower."""
 
     topic: str
     level: Level
@@ -379,7 +379,7 @@ def as_text(findings: Sequence[Finding], width: int = 100) -> str:
     """Return the verdict, problems with their fixes, then the rest, in lines of at most `width` characters unless a
     word is longer. Unprintable characters are escaped."""
     of = {level: [one for one in findings if one.level == level] for level in get_args(Level)}
-    problems = [f"{len(of['bad'])} bad"] if of["bad"] else []
+    problems = [plural(len(of["bad"]), "problem")] if of["bad"] else []
     problems += [plural(len(of["warn"]), "warning")] if of["warn"] else []
     lines = [f"Found {' and '.join(problems)}; {len(of['ok'])} ok." if problems else "No problems found."]
     topic_width = max((len(finding.topic) for finding in findings), default=0)

@@ -23,14 +23,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SILENT_S = 60.0
-"""Seconds without a sign of life after which a child is killed."""
+"""Seconds without a heartbeat after which a child is killed."""
 _START_S = 30.0
-"""Seconds that a child has at least for its first sign of life: Python may have to be read over a network."""
+"""Seconds that a child has at least for its first heartbeat: Python may have to be read over a network."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5
 _ALIVE = None
-"""Message that is a sign of life, not a result."""
+"""Message that is a heartbeat, not a result."""
 _OUT_OF_MEMORY_SCORE = 200
 _ENVIRONMENT = {
     # NumPy would start a thread per core in each child. These threads have nothing to do, but spin before they sleep.
@@ -73,7 +73,7 @@ class ChildDiedError(Exception):
 
 
 class ChildStoppedError(ChildDiedError):
-    """Error for a child that was killed for giving no sign of life: stopped, or waiting for a silent file system."""
+    """Error for a child killed because its heartbeat stopped: suspended, or waiting for an unresponsive file system."""
 
 
 class Child:
@@ -81,11 +81,11 @@ class Child:
 
     It is spawned, not forked, so it inherits no locks or LMDB environments. It leaves Ctrl-C and the signals of job
     schedulers to its parent, ends when its parent ends, and is killed first when memory runs out. Its standard output
-    is discarded. While it runs a function, one of its threads sends signs of life.
+    is discarded. While it runs a function, one of its threads sends heartbeats.
 
     Args:
         keep: descriptors of open files that it inherits, under the same numbers.
-        silent_s: seconds without a sign of life after which it is killed; only time in which this process runs counts.
+        silent_s: seconds without a heartbeat after which it is killed; only time in which this process runs counts.
 
     Raises:
         OSError: the process, or a thread in it, cannot be started.
@@ -122,7 +122,7 @@ class Child:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``function(*args, **kwargs)`` in the child, and return its result or raise its error; all are pickled.
-        Raises ChildDiedError if the child ended, ChildStoppedError if it was killed because it gave no sign of life."""
+        Raises ChildDiedError if the child ended, ChildStoppedError if it was killed because its heartbeat stopped."""
         with suppress(OSError):  # it has died or stopped, and _receive says which
             self._pipe.send((function, args, kwargs))
         raised, result = self._receive(self._silent_s)
@@ -148,7 +148,7 @@ class Child:
         if self._is_killed:
             raise ChildDiedError(-signal.SIGKILL)
         self.kill()
-        raise ChildStoppedError(-signal.SIGKILL, f"it gave no sign of life for {silent_s:g} s")
+        raise ChildStoppedError(-signal.SIGKILL, f"it sent no heartbeat for {silent_s:g} s")
 
     def leave(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a function in the child without waiting for it. The child then ends, or earlier at close(); no other call

@@ -257,7 +257,7 @@ SOME = [
 
 def test_the_verdict_comes_first_then_the_worst_findings() -> None:
     assert as_text(SOME, 48).splitlines() == [
-        "Found 1 bad and 1 warning; 1 ok.",
+        "Found 1 problem and 1 warning; 1 ok.",
         "",
         "bad      /dev/shm  none",
         "                   -> docker run --shm-size=1g",

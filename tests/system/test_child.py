@@ -78,7 +78,7 @@ def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:
 def test_a_stopped_child_is_killed_with_a_message() -> None:
     with closing(Child(silent_s=1)) as child:
         threading.Timer(0.2, os.kill, (child.pid, signal.SIGSTOP)).start()
-        with pytest.raises(ChildStoppedError, match=r"^it gave no sign of life for 1 s$"):
+        with pytest.raises(ChildStoppedError, match=r"^it sent no heartbeat for 1 s$"):
             child.call(errands.sleep)
         assert not is_running(child.pid)
 
