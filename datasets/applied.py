@@ -1,5 +1,5 @@
 """apply: calls a transform with a stored image. torchvision's colour operations are replaced by faster ones with the
-same results to the bit; a transform of an unknown class is called unchanged."""
+same results, bit for bit; a transform of an unknown class is called unchanged."""
 
 from __future__ import annotations
 

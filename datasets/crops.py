@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Crop(Protocol):
-    """A crop to `size` that uses `draws` random numbers an image; if `exact`, it always decodes at full size. It may
+    """A crop to `size` that uses `draws` random numbers per image; if `exact`, it always decodes at full size. It may
     have `interpolation` ("bilinear" by default; "random" uses the last of `draws`), and `windows` as CenterCrop has."""
 
     @property

@@ -82,7 +82,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         flip: the probability of a horizontal flip, from 0 to 1, drawn in the same way.
         fuse: take over the crop, flip and normalization at the beginning of `transform`, torchvision's or timm's (see
             presize.datasets.fuse). `fused` lists them. Transforms assigned later or changed in place are fused again.
-        readahead: whether the kernel reads more of a shard than the missing page. None chooses for random order (see
+        readahead: let the kernel read more of a shard than the missing page. None chooses for random order (see
             presize.store.dataset.Dataset); True suits ShardShuffled.
         preload: "page-cache" reads all shards into the page cache; the kernel may evict them later. "memory" also locks
             them there while this dataset exists in this process; workers share them, and ``ulimit -l`` must allow it.
@@ -236,7 +236,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         """Return a view of the samples at `indices`, with the same classes, crop, transform and other options.
 
         `indices` is a list, range, array or tensor of whole numbers from -len to len - 1, in any order; anything else
-        raises OptionError. Repeated samples are cropped independently. A view takes 8 bytes a sample."""
+        raises OptionError. Repeated samples are cropped independently. A view takes 8 bytes per sample."""
         return self._over(self.data, self.records(sample_numbers(indices, len(self))))
 
     def split(self, name: Any, column: str = "split") -> LMDBDataset:
@@ -268,7 +268,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self.data.fetch_ahead(groups)
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """Return an index column, one number a sample. Raises DatasetError unless it is numeric and has no nulls."""
+        """Return an index column, one number per sample. Raises DatasetError unless it is numeric and has no nulls."""
         values: npt.NDArray[Any] = self.data.numbers(name)
         return values if self._rows is None else values[self._rows]
 
@@ -278,7 +278,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return self._read((index,))[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        """Return the samples at `indices`, in their order; a DataLoader calls this once a batch.
+        """Return the samples at `indices`, in their order; a DataLoader calls this once per batch.
 
         With `crop` and decode="tensor" the images are views of one batch. Samples are read in their order on disk;
         transforms are called in the order of `indices`. If a subclass overrides ``__getitem__``, that is called.

@@ -174,7 +174,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
         views[0].decode,
         tuple(name for view in views for name in view.taken),
         tuple(name for view in views for name in view.stays),
-        reason or "its views differ in what follows their crops",
+        reason or "its views have different transforms after their crops",
         (_Seen(transform, None, found.parts), *(seen for view in views for seen in view._seen)),
     )
 
@@ -211,7 +211,7 @@ class _Taking:
         if self.data is not None and self.data.manifest.color == "keep":
             return "the dataset was built with --color keep, and presize's crops would make grey images RGB"
         if self.data is not None and (self.channels == 4 or self.data.manifest.depth == 16):
-            return "the dataset was built with --color rgba or --depth 16, which torchvision resizes in another way"
+            return "the dataset was built with --color rgba or --depth 16, which torchvision resizes differently"
         try:
             return take(self, step)
         except (TypeError, ValueError, OptionError) as error:  # of values that torchvision accepts, but not presize
@@ -275,7 +275,7 @@ class _Taking:
             return self._too_small(size) or self._cut(CenterCrop(size))
         shorter, filter = self.resized
         if filter == "random" or max(size) > shorter:
-            return f"CenterCrop({size.height}, {size.width}) is larger than Resize({shorter}) makes images"
+            return f"CenterCrop({size.height}, {size.width}) is larger than the images that Resize({shorter}) makes"
         return self._cut(CenterCrop(size, resize=shorter, interpolation=filter))
 
     def random_crop(self, step: Any) -> str:
@@ -326,7 +326,7 @@ class _Taking:
 
     def to_tensor(self, step: Any) -> str:
         if torch.get_default_dtype() != torch.float32:
-            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, but presize float32"
+            return f"ToTensor makes {torch.get_default_dtype()}, torch's default dtype, but presize makes float32"
         return self.pil_to_tensor(step) or self._to_float()
 
     def pil_to_tensor(self, step: Any) -> str:

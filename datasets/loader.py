@@ -48,7 +48,9 @@ OnErrorInBatch = Literal["raise", "skip"]
 _ImagesAs = tuple[Crops | None, float | None, Normalize | None, torch.dtype | None]
 """The options crop, flip, normalize and dtype."""
 
-_ENDED_EARLY = "this epoch ended early, because its Loader was closed or began another; use two Loaders for two at once"
+_ENDED_EARLY = (
+    "this epoch ended early because its Loader was closed or began another; to read two at once, use two Loaders"
+)
 
 
 @read_only("make another Loader", torch.utils.data.DataLoader, options="", crop="")
@@ -76,10 +78,11 @@ class Loader:
         shuffle: True for a new order in each epoch, the same for any number of workers; or an order, such as
             ShardShuffled for a dataset larger than memory, or Weighted.
         sampler: instead of shuffle, any sampler or list of indices, such as torch's WeightedRandomSampler and
-            DistributedSampler. A repeated index is cropped independently. It must divide epochs among ranks itself, and
-            its epochs cannot be resumed in the middle. The attribute `sampler` also has the attributes of this sampler.
+            DistributedSampler. The sampler must divide epochs among ranks itself, and its epochs cannot be resumed in
+            the middle. A repeated index is cropped independently. The attribute `sampler` also has the attributes of
+            this sampler.
         seed: random seed of the order and the crops; None for EpochSampler's default.
-        num_workers: number of parallel readers; None uses every core, 0 reads in the caller's thread.
+        num_workers: number of parallel readers; None uses every usable core, 0 reads in the caller's thread.
         mode: "processes" or "threads". Threads start faster, but Python's GIL lets only about two of them run at once.
         prefetch_factor: batches that each worker may read ahead, 1 to 64; None for 2, as in DataLoader.
         drop_last: drop a last batch that is not full.
@@ -263,12 +266,12 @@ class Loader:
         elif was_left or (self._pool is not None and not self._pool.is_whole):  # killed since the last epoch
             self._end_workers()
         if (self.batch_sampler.batch_size, self.batch_sampler.drop_last) != (self.batch_size, self.drop_last):
-            raise OptionError("batch_sampler: cannot be changed on a finished Loader; make another Loader")
+            raise OptionError("batch_sampler: cannot be changed on an existing Loader; make another Loader")
         self._follow_changes()
         resumes = self.sampler.start > 0 and not self.sampler.begun
         if resumes and self._resumed_crop not in (None, _crc32(self._reader.crop)):
             raise OptionError(
-                f"crop: the resumed epoch began with another crop than {self._reader.crop!r}; assign its crop to "
+                f"crop: the resumed epoch began with a different crop than {self._reader.crop!r}; assign its crop to "
                 "loader.crop first"
             )
         running = self._running = object()
@@ -444,19 +447,19 @@ class Loader:
         return images if targets is None else [images, targets]
 
 
-_ORDER = "give an order as shuffle=, such as Weighted or class_balanced; ranks share an epoch by themselves"
+_ORDER = "give an order as shuffle=, such as Weighted or class_balanced; a Loader divides epochs among ranks"
 
 _OF_DATALOADER: dict[str, tuple[Sequence[Any] | None, str]] = {
     "batch_sampler": ((None,), f"a Loader takes no batch_sampler; {_ORDER}"),
     "collate_fn": (
         (None, collate, torch.utils.data.default_collate),
-        "a Loader calls none, since it decodes into whole batches; use make_loader",
+        "a Loader does not call it, because it decodes into whole batches; use make_loader",
     ),
     "worker_init_fn": (
         (None,),
-        "a Loader calls none: crops, and the random numbers of a transform, are drawn from seed; leave it out",
+        "a Loader does not call it: crops, and the random numbers of a transform, are drawn from seed; leave it out",
     ),
-    "generator": ((None,), "a Loader draws from seed=; give that"),
+    "generator": ((None,), "a Loader draws from seed=; pass that instead"),
     **dict.fromkeys(("in_order", "persistent_workers", "pin_memory", "pin_memory_device"), (None, "")),
 }
 """DataLoader's options, for check_options()."""
@@ -464,11 +467,11 @@ _OF_DATALOADER: dict[str, tuple[Sequence[Any] | None, str]] = {
 
 def _check_sampler(sampler: object, shuffle: object, rank: int | None, ranks: int | None) -> None:
     if isinstance(sampler, EpochSampler):
-        raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader shares epochs over ranks")
+        raise OptionError("sampler: give the order of an EpochSampler as shuffle=; a Loader divides epochs among ranks")
     if not (shuffle is None or shuffle is False):
         raise OptionError("sampler: cannot be combined with shuffle; leave one of the two out")
     if (rank, ranks) != (None, None):
-        raise OptionError("rank: a sampler shares an epoch over ranks itself; give a DistributedSampler, or shuffle=")
+        raise OptionError("rank: a sampler divides epochs among ranks itself; give a DistributedSampler, or shuffle=")
 
 
 def _crc32(crop: object) -> int:

@@ -121,7 +121,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         if isinstance(error, PresizeError) and message.startswith(f"{type(error).__module__}."):
             raise type(error)(message.partition(": ")[2]) from None
         if isinstance(error, (ConnectionError, EOFError)) and not str(error).startswith("Caught "):
-            raise LoaderError("a DataLoader worker died while it sent a batch") from None
+            raise LoaderError("a DataLoader worker died while sending a batch") from None
         if isinstance(error, RuntimeError) and any(words in message for words in _TORCH_SAYS):
             raise LoaderError(f"{message.removeprefix('RuntimeError: ')}; {_FIX}") from None
         context: Any = self.multiprocessing_context or multiprocessing
@@ -136,7 +136,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         """Read by Accelerate's prepare(), which would divide the batches of this rank among all ranks again."""
         if self.sampler.schedule.ranks > 1:
             raise OptionError(
-                "rank: Accelerate shares batches over ranks itself; give make_loader rank=0, ranks=1, or use Loader"
+                "rank: Accelerate divides batches among ranks itself; give make_loader rank=0, ranks=1, or use Loader"
             )
         return False
 

@@ -89,7 +89,7 @@ def _is_fixed(owner: Any, base: type, name: str, value: Any, instead: str) -> bo
     plain = os.fspath(value) if isinstance(value, os.PathLike) else value
     if value is current or (isinstance(plain, (str, int, float)) and type(plain) is type(current) and plain == current):
         return True
-    raise OptionError(f"{name}: cannot be changed on a finished {base.__name__}; {instead}")
+    raise OptionError(f"{name}: cannot be changed on an existing {base.__name__}; {instead}")
 
 
 def names_instead(subset: str, labels: str) -> dict[str, str]:

@@ -23,9 +23,9 @@ from presize.options import check_range
 _DRAWN_AT_ONCE = 1024
 
 _MOVED = {
-    "samples": "the dataset has other samples, or another order of them, than when this was saved",
-    "shards": "samples of the dataset are in other shards than when this was saved, which gives ShardShuffled another "
-    "order",
+    "samples": "the samples of the dataset, or their order, have changed since this was saved",
+    "shards": "samples of the dataset have moved to other shards since this was saved, which changes the order of "
+    "ShardShuffled",
 }
 """Reasons to refuse the state of a dataset that has changed since, by the name that differs."""
 
@@ -88,7 +88,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     Attributes:
         order: the order, with its seed once that is chosen.
         epoch, start: the epoch that began last, or while `begun` is False the next one; and its first global position.
-        begun: whether `epoch` has begun; False after set_epoch() and load_state_dict().
+        begun: True once `epoch` has begun; False after set_epoch() and load_state_dict().
 
     Raises:
         OptionError: an option is out of range, `last` comes with drop_last=True, or the order was made for other ranks.

@@ -205,7 +205,7 @@ class MultiHotColumn(TargetColumn):
 
     def __init__(self, name: str, numbers: Any, width: int) -> None:
         if not is_list(numbers.type):
-            raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, and use vocabulary alone")
+            raise OptionError(f"multi_hot: column {name!r} holds no lists; leave it out, and use only vocabulary")
         super().__init__(name, pa.list_(pa.float32(), width), as_list=False)
         self._ends = numbers.offsets.to_numpy()
         self._places = numbers.values.to_numpy()
@@ -399,7 +399,7 @@ def _box_column(data: Data, column: ListColumn, box_columns: Sequence[BoxColumn]
     lengths, boxes = column.lengths, box_columns[0].lengths
     first = int((lengths != boxes).argmax())
     raise OptionError(
-        f"target: lists beside boxes need one value a box, but {data.path(first)} has {lengths[first]} in "
+        f"target: lists next to boxes need one value per box, but {data.path(first)} has {lengths[first]} in "
         f"{column.name!r} and {boxes[first]} in {box_columns[0].name!r}; leave one of them out"
     )
 

@@ -366,7 +366,7 @@ class TransformedReader:
             if spec != self._spec or described != self._described:
                 raise OptionError(
                     f"transform: returns {described} for {self._name(sample)}, and {self._described} for the first "
-                    "sample; batches of a Loader have one shape, use make_loader for others"
+                    "sample; a Loader needs one shape for all samples; use make_loader for others"
                 )
             row = next(rows)
             for stacked, tensor in zip(batch, tensors, strict=True):
@@ -431,7 +431,7 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, (int, float, np.generic)):
         return torch.as_tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None, device="cpu")
     raise OptionError(
-        f"transform: returns {type(leaf).__name__}; a Loader's batches are of tensors, arrays, images and numbers, use "
+        f"transform: returns {type(leaf).__name__}; a Loader batches only tensors, arrays, images and numbers; use "
         "make_loader for others"
     )
 

@@ -79,7 +79,7 @@ class SharedSlots:
         available = read_memory().available
         if self._stride * count > available:
             raise LoaderError(
-                f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that are "
+                f"{count} batches of {size_text(nbytes)} need more than the {size_text(available)} of memory that is "
                 "available; choose a smaller batch_size, num_workers or prefetch_factor"
             )
         self._fd = anonymous_file("presize-loader")

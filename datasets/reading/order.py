@@ -104,10 +104,10 @@ class _Drawn:
 class Weighted(_Drawn):
     """Samples drawn with replacement, each with a probability proportional to its weight.
 
-    Keeps and pickles float64 cumulative sums of the weights, 8 bytes a sample.
+    Keeps and pickles float64 cumulative sums of the weights, 8 bytes per sample.
 
     Args:
-        weights: one number a sample, finite and not negative; at least one above 0.
+        weights: one number per sample, finite and not negative; at least one above 0.
         seed: random seed of the draws and the crops, from 0; None until a sampler chooses one.
         length: positions in an epoch; None for the number of samples.
     """
@@ -127,7 +127,7 @@ class ClassBalanced(_Drawn):
     def __init__(self, targets: npt.ArrayLike, seed: int | None, length: int | None) -> None:
         classes = np.asarray(targets)
         if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
-            raise OptionError(f"targets: expected one whole number a sample, got {_described(classes)}")
+            raise OptionError(f"targets: expected one whole number per sample, got {_described(classes)}")
         self.members = np.argsort(classes, kind="stable")  # class by class
         ordered = classes[self.members]
         self.starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1], [True]]))
@@ -177,9 +177,9 @@ class Given:
         try:
             indices = np.fromiter(map(operator.index, islice(self.sampler, self._length + 1)), np.int64)
         except TypeError as error:
-            raise OptionError(f"sampler: expected whole numbers, one a sample: {error}") from None
+            raise OptionError(f"sampler: expected whole numbers, one per sample: {error}") from None
         if len(indices) != self._length:
-            raise OptionError(f"sampler: has a length of {self._length}, but yields another number of indices")
+            raise OptionError(f"sampler: has a length of {self._length}, but yields a different number of indices")
         self._drawn, self._rank = sample_numbers(indices, self.population), (rank, ranks)
         return epoch
 
@@ -245,7 +245,7 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
 
     Args:
         targets: the class of each sample, whole numbers (n,) such as LMDBDataset.targets; OptionError for others. The
-            order keeps 8 bytes a sample.
+            order keeps 8 bytes per sample.
         seed: random seed of the draws and the crops, from 0; None until a sampler chooses one.
         length: positions in an epoch; None for the number of samples.
     """
@@ -255,7 +255,7 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
 def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
     given = np.asarray(weights)
     if given.ndim != 1 or not given.size or given.dtype.kind not in "biuf":
-        raise OptionError(f"weights: expected one number a sample, got {_described(given)}")
+        raise OptionError(f"weights: expected one number per sample, got {_described(given)}")
     shares = given.astype(np.float64)
     wrong = ~(np.isfinite(shares) & (shares >= 0))
     if wrong.any():
@@ -301,7 +301,7 @@ class ShardShuffled:
     """Every sample once, `window` shards at a time: for datasets larger than memory.
 
     Each epoch shuffles the shards, divides them into groups of about `window` shards, and shuffles the samples within
-    each group. Each shard is read once an epoch if `window` shards fit into memory: 5 GB by default, for shards of
+    each group. Each shard is read once per epoch if `window` shards fit into memory: 5 GB by default, for shards of
     32,768 JPEGs of 20 kB.
 
     Quality: a build assigns samples to shards at random, so that a group is a fair sample of the whole. Batches of one
@@ -497,8 +497,9 @@ class Schedule:
     positions that all ranks have consumed are always a prefix of one global order, for any number of ranks.
 
     Attributes:
-        last: handling of positions that do not fill a batch on all ranks. "keep": each comes once; rank 0 may have a
-            batch more than others. "drop": they are left out. "pad": the epoch's first positions fill the batches.
+        last: handling of positions that do not fill a batch on all ranks. "keep": each comes once; the first ranks may
+            have a batch more than the others. "drop": they are left out. "pad": the epoch's first positions fill the
+            batches.
         in_blocks: divide a padded last global batch into blocks instead: the first `batch_size` positions for rank 0,
             the next for rank 1. The padding then comes last when the ranks' batches are concatenated.
     """

@@ -229,7 +229,7 @@ def _moved(tensor: torch.Tensor, array: npt.NDArray[np.uint8]) -> torch.Tensor:
 
 class Normalization:
     """Normalization of uint8 images (B, channels, height, width) to (images / 255 - mean) / std. Workers use `table`,
-    which in float32 equals torchvision to the bit; asynchronous devices use one kernel, which differs by rounding."""
+    which in float32 equals torchvision bit for bit; asynchronous devices use one kernel, which differs by rounding."""
 
     def __init__(self, normalize: Normalize, dtype: torch.dtype | None, channels: int, device: torch.device) -> None:
         try:
@@ -265,7 +265,7 @@ class Normalization:
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:
-    """Return a reader that normalizes, and None; for another device than the CPU `reader` and the normalization."""
+    """Return a reader that normalizes, and None; for devices other than the CPU, `reader` and the normalization."""
     if normalize is None:
         if dtype is not None:
             raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")

@@ -120,7 +120,7 @@ class Answer(NamedTuple):
             raise error
 
 
-_FEWER = "use fewer num_workers or a smaller batch_size"
+_FEWER = "use a smaller num_workers or batch_size"
 
 
 def read(request: BatchRequest, reader: Reader, slots: SharedSlots) -> Answer:
@@ -249,12 +249,12 @@ class WorkerPool:
             if code == 1 and not self._has_answered and not self._is_forked:
                 how += f" as it started; {STARTS_AGAIN}"
             if code == -signal.SIGKILL:
-                how = "killed by SIGKILL, most often by the OOM killer; try fewer num_workers or a smaller batch_size"
+                how = "killed by SIGKILL, most often by the OOM killer; try a smaller num_workers or batch_size"
         return LoaderError(f"a loader worker died ({how})")
 
 
 def cannot_start(number: int, workers: int, why: str) -> LoaderError:
-    return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use fewer num_workers")
+    return LoaderError(f"cannot start worker {min(number + 1, workers)} of {workers}: {why}; use a smaller num_workers")
 
 
 def _end(workers: dict[Connection, Any]) -> bool:

@@ -164,7 +164,8 @@ def prepare(url: str, place: Path) -> Path:
             status = folder.lstat()  # only this user may write: cached files are not compared with their SHA-256 again
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise OptionError(
-                    f"cache_dir: {folder} is not private to you; remove it, chmod 700, or choose another cache_dir"
+                    f"cache_dir: {folder} is not private to you; remove it, run chmod 700 on it, or choose another "
+                    "cache_dir"
                 )
         index = root / manifest.index.file
         with file_lock(_lock_of(index), patience_s=_FOREVER_S):

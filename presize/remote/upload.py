@@ -117,7 +117,7 @@ def upload_dataset(
     if there is None or there[0] != text:
         published = bucket.put(MANIFEST, text, there[1] if there else None)
         if not published and (bucket.get_with_etag(MANIFEST, MANIFEST_BYTES) or (b"",))[0] != text:
-            raise RemoteError(f"{bucket.url}: another dataset was published there meanwhile; choose another URL")
+            raise RemoteError(f"{bucket.url}: another dataset was published there in the meantime; choose another URL")
     files = _files_of(manifest)
     for found in bucket.list():
         if is_data_file(found.path) and found.path not in files:
@@ -152,8 +152,8 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
     bucket.remove(probe)
     if not refuses:
         raise RemoteError(
-            f"{bucket.url}: this store overwrites existing objects in spite of If-None-Match, so that two copies to "
-            "one URL could mix; copy it with another tool, or to another store"
+            f"{bucket.url}: this store overwrites existing objects despite If-None-Match, so two copies to one URL "
+            "could mix; copy it with another tool, or to another store"
         )
     try:
         user = getpass.getuser()

@@ -1,7 +1,7 @@
 """Columns as the index stores them, from the values of Arrow, JSON, Python or text files.
 
 A column of texts becomes numbers if each text looks like a number that a program printed: 7 and 1e-05, but not 007,
-12E5 or 0x1F. In doubt it stays text.
+12E5 or 0x1F. When in doubt, it stays text.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def plain_table(table: pa.Table, left_out: Counter[str]) -> pa.Table:
 def plain_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column normalized as read_table documents. Raises SourceError if an index or Python cannot hold it."""
     if any(depth > _DEEPEST for _, depth in all_types(column.type)):
-        raise SourceError(f"column {name!r} holds lists or objects nested more than {_DEEPEST} deep; leave it out")
+        raise SourceError(
+            f"column {name!r} holds lists or objects nested more than {_DEEPEST} levels deep; leave it out"
+        )
     try:
         plain = pa.chunked_array([_plain(chunk) for chunk in column.chunks])
     except pa.ArrowNotImplementedError:

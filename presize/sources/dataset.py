@@ -279,7 +279,7 @@ def _check_alike(first: PublishedDataset, other: PublishedDataset) -> None:
         if ours.get(name) != theirs.get(name):
             raise SourceError(
                 f"{first.roots[0]} and {other.roots[0]} cannot be one dataset: {name} is "
-                f"{ours.get(name) or 'not given'} in the one, {theirs.get(name) or 'not given'} in the other"
+                f"{ours.get(name) or 'not given'} in the first, {theirs.get(name) or 'not given'} in the second"
             )
 
 

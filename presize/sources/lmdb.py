@@ -221,7 +221,9 @@ def _basicsr(values: LmdbValues, path: str, name: str) -> _Chosen:
             names = [line.strip().rsplit(" (", 1)[0] for line in file if not line.isspace()]
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SourceError(f"--keys basicsr needs {_META_INFO} beside the LMDB: {reason}; {_expected(values)}") from None
+        raise SourceError(
+            f"--keys basicsr needs {_META_INFO} next to the LMDB: {reason}; {_expected(values)}"
+        ) from None
     keys = pa.array([os.path.splitext(one)[0].encode() for one in names], pa.large_binary())
     row = pc.fill_null(pc.index_in(keys, values.keys), -1).to_numpy()
     rejects = [rejected(f"{name}/{names[k]}", "the LMDB has no such key") for k in np.flatnonzero(row < 0).tolist()]
@@ -268,8 +270,8 @@ def _check_values(values: LmdbValues, rows: Numbers, is_chosen: bool = True) -> 
     for key, begin in zip(keys, begins, strict=True):
         if _PICKLE.match(begin):
             raise SourceError(
-                f"the value of {_shown(key)} is a Python pickle, and reading one runs whatever code it names; use the "
-                "program that wrote this LMDB to write one of encoded images"
+                f"the value of {_shown(key)} is a Python pickle, and unpickling can run arbitrary code; use the "
+                "program that wrote this LMDB to write an LMDB of encoded images"
             )
         if _DATUM.match(begin) and not sniff(begin):
             raise SourceError(

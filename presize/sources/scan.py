@@ -76,7 +76,9 @@ def scan_images(root: str | os.PathLike[str]) -> Source:
     suffix of an image, and files that start like one. Opening one without such a suffix takes about 10 µs."""
     source = scan(root, follow_links=True)
     if source.containers:
-        raise SourceError(f"{os.fspath(root)} holds no image files, but {source.containers[0].path!r}")
+        raise SourceError(
+            f"{os.fspath(root)} holds no image files, only containers such as {source.containers[0].path!r}"
+        )
     paths = source.table.column("path")
     is_image = pc.match_substring_regex(paths, IMAGE_NAMES).to_numpy().copy()
     others = np.flatnonzero(~is_image)
@@ -115,7 +117,7 @@ def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:
     if len(named):
         fix = "write it again with / in names" if source.containers else "unpack the archive with unzip to get folders"
         warn(
-            f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names hold backslashes, such as "
+            f"source {str(source.root)!r}: {len(named):,} of {len(paths):,} names contain backslashes, such as "
             f"'{printable(named[0].as_py())}', which separate folders only on Windows, and "
             f"{'all samples are of one class' if one_class else 'no sample has a label'}; {fix}"
         )

@@ -125,7 +125,7 @@ def in_any_form(path: str, use: Callable[[str], T]) -> T:
         raise
 
 
-_RUN_AGAIN = "run again, with --overwrite if it then refuses because the samples differ"
+_RUN_AGAIN = "run again; if that is refused because the samples differ, add --overwrite"
 
 
 def open_container(source: str | os.PathLike[str], container: Container, fix: str = _RUN_AGAIN) -> int:

@@ -38,8 +38,8 @@ class Dataset:
 
     Args:
         root: the folder of the dataset.
-        readahead: whether the kernel reads ahead in shards. None chooses for random reads, by the size of records,
-            memory and file system. The first dataset that opens a file in a process decides.
+        readahead: let the kernel read ahead in shards. None chooses for random reads, by the size of records, memory
+            and file system. The first dataset that opens a file in a process decides.
         max_pixels: limit on pixels (height x width), at least 1; a larger image counts as damaged.
         check: verify the SHA-256 of the index (up to 256 MB) when it is opened, and the CRC-32 of each record when a
             process first reads it. With False, a flipped bit may change pixels, labels or paths.

@@ -235,8 +235,8 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["age", "age as text"], {}, SourceError, "a column of different types: .*age"),
     (["cat dog", "cat twice"], {}, SourceError, "the path 'cat/1.png' twice; --prefix puts the number"),
     (["size 32", "size 24"], {}, SourceError, "images of size 32 and .* of size 24; give --size to resize them"),
-    (["flat", "PNG"], {}, SourceError, "cannot be one dataset: format is .* in the one, .* in the other"),
-    (["flat", "gray"], {}, SourceError, "cannot be one dataset: color is .* in the one, .* in the other"),
+    (["flat", "PNG"], {}, SourceError, "cannot be one dataset: format is .* in the first, .* in the second"),
+    (["flat", "gray"], {}, SourceError, "cannot be one dataset: color is .* in the first, .* in the second"),
 ]
 
 

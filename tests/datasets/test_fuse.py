@@ -169,7 +169,7 @@ NOTHING: list[tuple[str, Any, str]] = [
     ("nearest", v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), "interpolation=nearest"),
     ("nearest by number", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
     ("a crop after Resize", v1.Compose([v1.Resize(96), v1.RandomCrop(9)]), "comes after Resize(96)"),
-    ("Resize to less than the crop", v1.Compose([v1.Resize(64), v1.CenterCrop(96)]), "larger than Resize(64) makes"),
+    ("Resize to less than the crop", v1.Compose([v1.Resize(64), v1.CenterCrop(96)]), "images that Resize(64) makes"),
     ("two Resizes", v1.Compose([v1.Resize(96), v1.Resize(64), v1.CenterCrop(9)]), "a second Resize"),
     ("filters of tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, interpolation=1)]), "gets tensors"),
     ("aliased tensors", v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)]), "antialias=False"),
@@ -424,7 +424,7 @@ def test_the_crops_of_several_views_are_fused(transform: Any, sizes: list[int], 
 def test_the_reason_names_the_remaining_step_of_the_views() -> None:
     assert fuse(TwoCrops(jittered(32))).reason == "presize does not fuse ColorJitter"
     views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
-    assert fuse(MultiCrop(*views)).reason == "its views differ in what follows their crops"
+    assert fuse(MultiCrop(*views)).reason == "its views have different transforms after their crops"
 
 
 def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:

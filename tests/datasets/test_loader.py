@@ -217,7 +217,7 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         left = iter(loader)
         next(left)
         assert digest(loader) == plain[1]
-        with pytest.raises(LoaderError, match=r"this epoch ended early.*use two Loaders for two at once"):
+        with pytest.raises(LoaderError, match=r"this epoch ended early.*to read two at once, use two Loaders"):
             next(left)
 
 
@@ -275,7 +275,7 @@ def test_an_epoch_is_resumed_with_its_initial_crop(data: LMDBDataset) -> None:
     first.crop = CROP  # for the next epoch
     second.load_state_dict(first.state_dict())
     assert second.state_dict() == first.state_dict()
-    with pytest.raises(OptionError, match="crop: the resumed epoch began with another crop than Random"):
+    with pytest.raises(OptionError, match="crop: the resumed epoch began with a different crop than Random"):
         next(iter(second))
     second.crop = RandomResizedCrop(32)
     for ours, theirs in zip(batches, second, strict=True):
@@ -297,7 +297,7 @@ def test_an_epoch_ended_by_close_is_an_error_and_does_not_disturb_the_next_one(
         loader.close()
         second = iter(loader)
         found = digest([next(second)])
-        with pytest.raises(LoaderError, match="this epoch ended early, because its Loader was closed"):
+        with pytest.raises(LoaderError, match="this epoch ended early because its Loader was closed"):
             next(first)
         del first
         assert found + digest(second) == plain[1]
@@ -359,7 +359,7 @@ def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, mon
         start(process)
 
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", fail_at_the_third)
-    said = "cannot start worker 3 of 4: this machine allows no more memory; use fewer num_workers"
+    said = "cannot start worker 3 of 4: this machine allows no more memory; use a smaller num_workers"
     with pytest.raises(LoaderError, match=f"^{said}$"):
         list(Loader(data, 8, crop=CROP, num_workers=4, multiprocessing_context="fork"))
     assert len(started) == 2 and not any(process.is_alive() for process in started)
@@ -420,7 +420,7 @@ except LoaderError as error:
 
 @pytest.mark.slow
 def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) -> None:
-    said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use fewer num_workers\n"
+    said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use a smaller num_workers\n"
     assert re.fullmatch(said, run_python(LIMITED, dataset))
 
 
@@ -570,6 +570,6 @@ def test_attributes_of_a_sampler_are_read_and_changed_through_the_loader(data: L
 def test_a_sampler_that_does_not_yield_indices_is_one_line(indices: Any, data: LMDBDataset) -> None:
     loader = Loader(data, 2, sampler=indices, crop=CROP, num_workers=0)
     for _ in range(2):
-        with pytest.raises(OptionError, match=r"^sampler: expected whole numbers, one a sample: .*$"):
+        with pytest.raises(OptionError, match=r"^sampler: expected whole numbers, one per sample: .*$"):
             next(iter(loader))
     assert loader.state_dict()["epoch"] == 0

@@ -301,7 +301,7 @@ def sized(image: Image.Image) -> torch.Tensor:
 BAD: dict[str, tuple[Any, str]] = {
     "text": (
         repr,
-        "transform: returns str; a Loader's batches are of tensors, arrays, images and numbers, use make_loader",
+        "transform: returns str; a Loader batches only tensors, arrays, images and numbers; use make_loader",
     ),
     "None": (lambda _: None, "transform: returns NoneType; "),
     "nothing": (lambda _: {}, "transform: returns dict; "),
@@ -311,7 +311,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "another structure": (
         lambda image: [to_tensor(image)] * (1 + int(np.asarray(image).sum() % 2)),
-        r"transform: returns float32 .* for sample .*; batches of a Loader have one shape, use make_loader for others$",
+        r"transform: returns float32 .* for sample .*; a Loader needs one shape .*; use make_loader for others$",
     ),
 }
 

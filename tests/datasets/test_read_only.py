@@ -70,7 +70,7 @@ def assigned(owner: Any, values: dict[str, Any]) -> list[str]:
         try:
             setattr(owner, name, value)
         except OptionError as error:
-            assert str(error).startswith(f"{name}: cannot be changed on a finished ") and "; " in str(error)
+            assert str(error).startswith(f"{name}: cannot be changed on an existing ") and "; " in str(error)
         else:
             taken.append(name)
     return taken
@@ -122,7 +122,7 @@ def test_own_attributes_can_be_set_and_changed(dataset: Path) -> None:
     loader.epoch_hook = loader.hooks = print  # type: ignore[attr-defined,assignment]
     loader.skipped = 0
     assert len(next(iter(loader))) == 8 and data.decode == "pil" and data.classes == LMDBDataset(dataset).classes
-    with pytest.raises(OptionError, match="batch_size: cannot be changed on a finished Loader; make another Loader"):
+    with pytest.raises(OptionError, match="batch_size: cannot be changed on an existing Loader; make another Loader"):
         loader.batch_size = 16
 
 
@@ -149,7 +149,7 @@ def test_an_attribute_that_a_subclass_replaces_is_its_own(dataset: Path) -> None
 def test_a_changed_batch_sampler_raises_an_error(data: LMDBDataset) -> None:
     loader = Loader(data, 8, num_workers=0)
     loader.batch_sampler.batch_size = 4
-    with pytest.raises(OptionError, match="batch_sampler: cannot be changed on a finished Loader"):
+    with pytest.raises(OptionError, match="batch_sampler: cannot be changed on an existing Loader"):
         next(iter(loader))
 
 

@@ -171,7 +171,7 @@ def test_an_incomplete_batch_is_kept_by_one_process_and_filled_up_by_several(mon
 
 def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> None:
     state = Loader(data.subset(range(40)), 8, shuffle=True, num_workers=0).state_dict()
-    with pytest.raises(OptionError, match=r"^state: the dataset has other samples, .*; begin .* with set_epoch\(0\)$"):
+    with pytest.raises(OptionError, match=r"^state: the samples of the dataset, .*; begin .* with set_epoch\(0\)$"):
         Loader(data.subset(range(16, 56)), 8, shuffle=True, num_workers=0).load_state_dict(state)
     same = [
         data.subset(range(40)),
@@ -183,7 +183,7 @@ def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> No
     first, others = (torch.utils.data.Subset(FolderDataset(raw), numbers) for numbers in (range(40), range(10, 50)))
     state = make_loader(first, 8, num_workers=0).state_dict()
     make_loader(first, 8, num_workers=0).load_state_dict(state)
-    with pytest.raises(OptionError, match="state: the dataset has other samples"):
+    with pytest.raises(OptionError, match="state: the samples of the dataset, or their order, have changed"):
         make_loader(others, 8, num_workers=0).load_state_dict(state)
     Loader(same[0], 8, shuffle=True, num_workers=0).load_state_dict(EpochSampler(Shuffled(40)).state_dict())
 
@@ -195,5 +195,5 @@ def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
     )
     state = EpochSampler(first).state_dict()
     EpochSampler(second).load_state_dict(state)
-    with pytest.raises(OptionError, match=r"state: samples of the dataset are in other shards .* set_epoch"):
+    with pytest.raises(OptionError, match=r"state: samples of the dataset have moved to other shards .* set_epoch"):
         EpochSampler(other).load_state_dict(state)

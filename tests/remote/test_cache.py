@@ -336,7 +336,7 @@ def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("spoilt", ["readable", "readable above", "a link", "a file above"])
 def test_a_folder_that_others_can_access_is_refused(spoilt: str, tmp_path: Path) -> None:
-    root, words = Cache(URL, tmp_path).root, "is not private to you; remove it, chmod 700, or choose"
+    root, words = Cache(URL, tmp_path).root, "is not private to you; remove it, run chmod 700 on it, or choose"
     assert {path.stat().st_mode & 0o777 for path in (root, tmp_path / PLACE, root / "shards")} == {0o700}
     if spoilt == "a link":
         root.symlink_to(root.rename(tmp_path / "elsewhere"))

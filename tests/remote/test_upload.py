@@ -300,14 +300,14 @@ def test_concurrent_copies_to_a_url_succeed_if_equal_and_are_left_alone_if_not(
     upload_dataset(dataset, url, on_plan=meanwhile)
     assert second
     assert fetched(url, tmp_path / "copy") == files(dataset)
-    with pytest.raises(RemoteError, match="another dataset was published there meanwhile; choose another URL"):
+    with pytest.raises(RemoteError, match="another dataset was published there in the meantime; choose another URL"):
         upload_dataset(dataset, f"{url}-2", on_plan=lambda _: Bucket(f"{url}-2").put(MANIFEST, b"another"))
     assert Bucket(f"{url}-2").get(MANIFEST, 7) == b"another"
 
 
 def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Proxy) -> None:
     proxy.left_out = "if-none-match"
-    with pytest.raises(RemoteError, match=r"this store overwrites existing objects in spite of If-None-Match"):
+    with pytest.raises(RemoteError, match=r"this store overwrites existing objects despite If-None-Match"):
         upload_dataset(dataset, url)
     assert names(url) == []
 

@@ -73,7 +73,7 @@ def test_an_image_at_any_depth_makes_a_folder_one_of_images_except_with_keys(tmp
     found = recognize(tmp_path, among_images=True)
     assert found is not None
     assert found.paths == ("0.tar", "b/1.tar")
-    with pytest.raises(SourceError, match=r"holds no image files, but '1\.tar'"):
+    with pytest.raises(SourceError, match=r"holds no image files, only containers such as '1\.tar'"):
         scan_images(tmp_path / "b")
 
 

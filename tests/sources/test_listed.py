@@ -74,22 +74,22 @@ FOLDERS = [
        said="2 images outside them belong to none and are left out", paths=["cats/1.jpg"]),
     of("train and val", files("train/cat/1", "val/cat/1"), said=SPLITS, labels=[0, 1]),
     of("split names in other case", files("Train/cat/1", "VALID/cat/1", "test/cat/1"), said=SPLITS, labels=[0, 1, 2]),
-    of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"), said=r"2 of 2 names hold backslashes, "
-       r"such as 'train\\cats\\1.jpg', which separate folders only on Windows, and no sample has a label; unpack the "
-       "archive with unzip to get folders$", labels=None),
+    of("a name from Windows", files("train\\cats\\1.jpg", "train\\dogs\\2.jpg"),
+       said=r"2 of 2 names contain backslashes, such as 'train\\cats\\1.jpg', which separate folders only on Windows, "
+       "and no sample has a label; unpack the archive with unzip to get folders$", labels=None),
     of("names from Windows in one class", files("a/b\\1.jpg", "a/b\\2.jpg"),
-       said="2 of 2 names hold backslashes, .* and all samples are of one class; unpack", classes=("a",)),
+       said="2 of 2 names contain backslashes, .* and all samples are of one class; unpack", classes=("a",)),
     of("images next to their masks", files("images/a/1.jpg", "masks/a/1.png", "more/1.png"),
        said="has the same folders in images and masks, which become classes; if masks holds masks of images, add "
        r"--pair mask=masks/\{subdir\}/\{stem\}\.png, else build only images$", classes=("images", "masks", "more")),
     of("a class list in another normalization", files("e\u0301/1", "b/2"), {"classes": ["\xe9", "b"]},
        classes=("\xe9", "b"), labels=[1, 0]),
     of("names from Windows in a list", table("b\\1.jpg", "b\\1.jpg", name="t.txt"), {"labels": "t.txt"},
-       said="1 of 1 names hold backslashes", labels=None),
+       said="1 of 1 names contain backslashes", labels=None),
     of("names from Windows with labels", table("path,label\nb\\1.jpg,cat\n", "b\\1.jpg"), {"labels": "t.csv"},
        labels=[0]),
     of("names from Windows in a tar", in_tar(("b\\1.png", picture(1))),
-       said="1 of 1 names hold backslashes, .* has a label; write it again with / in names$", labels=None),
+       said="1 of 1 names contain backslashes, .* has a label; write it again with / in names$", labels=None),
 ]  # fmt: skip
 
 AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")

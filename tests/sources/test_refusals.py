@@ -216,11 +216,11 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
           ("the value of '0' is a Caffe Datum", "pixels", b"\x08\x03\x10\x80\x02\x18\x80\x02\x22\x80\x80\x0c"),
           ("the value of '0' is a Caffe Datum", "a JPEG", b"\x22\xb0\x09\xff\xd8\xff\xe0"))),
     *((in_lmdb({"0": pickle.dumps((b"x", 3), protocol)}), {"keys": "{}"},
-       "the value of '0' is a Python pickle, and reading one runs whatever code", f"protocol {protocol}")
+       "the value of '0' is a Python pickle, and unpickling can run arbitrary code", f"protocol {protocol}")
       for protocol in (2, 3, 4, 5)),
     (in_lmdb({f"{n}": bytes(3000) for n in range(40)}), {"keys": "{}"},
      "none of the values tried (16) is an encoded image: the value of '0' begins with", "zeros"),
-    (in_lmdb(ONE), {"keys": "basicsr"}, "needs meta_info.txt beside the LMDB: No such file ... 'image-1'", "no list"),
+    (in_lmdb(ONE), {"keys": "basicsr"}, "needs meta_info.txt next to the LMDB: No such file ... 'image-1'", "no list"),
     (PACKED, NUMBERED, r"the label b'\x01\x00\x00\x00' is not text: it looks like a little-endian 32-bit integer, 1; "
      "write labels as text, such as '1' or 'cat'", "packed numbers"),
     (PACKED, TEXTS, NOT_TEXT + "little-endian 32-bit integer, 1", "packed numbers as texts"),

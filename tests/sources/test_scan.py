@@ -44,7 +44,7 @@ NAMES = st.lists(st.sampled_from(LETTERS), min_size=1, max_size=3).map("".join).
 TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size=1, max_size=15)
 
 
-@pytest.mark.filterwarnings("ignore:source .* names hold backslashes")
+@pytest.mark.filterwarnings("ignore:source .* names contain backslashes")
 @given(tree=TREES)
 @settings(max_examples=examples(50), deadline=None)
 def test_order_and_labels_are_those_of_imagefolder_and_without_labels_of_a_sorted_walk(tree: list[str]) -> None:

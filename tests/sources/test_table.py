@@ -304,7 +304,7 @@ REFUSED = [
     (columns(path=["a"], extra=MAP), "column 'extra' holds map<", "no index keeps it"),
     (columns(path=["a"], text=NOT_UTF8), "Invalid UTF8", "Latin-1 in Parquet"),
     (json_lines('{"path": "a.jpg", "x": ' + "[" * 80 + "1" + "]" * 80 + "}\n"),
-     "column 'x' holds lists or objects nested more than 32 deep", "Arrow could not write it"),
+     "column 'x' holds lists or objects nested more than 32 levels deep", "Arrow could not write it"),
     *((columns(path=[f"{n}.jpg" for n in range(len(values))], when=values), "values that Python has no type for", what)
       for values, what in TIMES),
     *((columns(path=["a"], **{name: [1]}), f"the index needs the column name {name!r}; rename yours", "its own")

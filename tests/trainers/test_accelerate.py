@@ -57,7 +57,7 @@ def test_two_processes_share_every_epoch(ranks: Callable[[str], list[Any]]) -> N
         assert together == samples
         for kind in ("make_loader", "before"):
             assert sorted(found[0][kind][epoch] + found[1][kind][epoch]) == [*range(56)], kind
-    assert all("rank: Accelerate shares batches over ranks itself" in rank["refused"] for rank in found)
+    assert all("rank: Accelerate divides batches among ranks itself" in rank["refused"] for rank in found)
 
 
 def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_taken(
