@@ -8,18 +8,18 @@ usage: bash benchmarks/gpu/gpu.sh [options]
 
 Measures what presizing does for training on a GPU. The machine needs CUDA, a Python of 3.11 or newer with pip and torch
 2.7 or newer, and no network: presize and what it needs are installed from a folder of wheels, into the work folder.
-Nothing outside of it is changed. It begins with checks that batches on the GPU are right. The script ends in time; what
-did not fit is reported. It prints a table last, also after Ctrl-C, and writes gpu-correct.csv, gpu-read.csv,
-gpu-bench.csv, gpu-build.csv, gpu-pinning.csv, gpu-decode.csv, gpu-augment.csv and the table, gpu.md: each as soon as it
-is known, in the place of those of an earlier session.
+Nothing outside of it is changed. It first checks that batches on the GPU are right. The script ends in time and
+reports the steps that did not fit. It prints a table last, also after Ctrl-C, and writes gpu-correct.csv, gpu-read.csv,
+gpu-bench.csv, gpu-build.csv, gpu-pinning.csv, gpu-decode.csv, gpu-augment.csv and the table, gpu.md, each as soon as it
+is known. They replace those of an earlier session.
 
   --wheels DIR    the folder that tools/wheels.sh filled; without it, the script fills one, which takes a network and a
                   C compiler
   --photos DIR    JPEGs to measure with, searched for recursively; without it, sample images are painted
-  --out DIR       for the results  [default: benchmarks/gpu/results; of a dry run the work folder]
-  --work DIR      for all else, about 4 GB; kept  [default: a temporary folder; removed]
+  --out DIR       for the results  [default: benchmarks/gpu/results; for a dry run, in the work folder]
+  --work DIR      for everything else, about 4 GB; kept  [default: a temporary folder, which is removed]
   --seconds N     end within this time  [default: 600]
-  --device cpu    a dry run: everything in small on the CPU, to see that it runs; its figures mean nothing
+  --device cpu    a dry run: small versions of all steps on the CPU; its figures mean nothing
   --device simulated  the same, with the checks on the accelerator of presize's tests
   -h, --help
 

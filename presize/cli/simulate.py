@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--cv", type=float, default=0, show_default=True, help="Variation of load times: standard deviation / mean (gamma)."
 )
 @click.option("--prefetch", type=int, default=2, show_default=True, metavar="N", help="Batches ahead per worker.")
-@click.option("--out-of-order", is_flag=True, help="Take batches as they come (DataLoader's in_order=False).")
+@click.option("--out-of-order", is_flag=True, help="Take batches as they finish (DataLoader's in_order=False).")
 @click.option(
     "--stagger-ms", type=float, default=0, show_default=True, metavar="MS", help="Delay between the starts of workers."
 )

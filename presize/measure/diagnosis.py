@@ -138,14 +138,14 @@ class Diagnosis:
     step_cores: float  # kept busy by the step
     copied_s: float  # a step that first copies a batch from pinned memory to the device
     rates: tuple[float, ...]  # images/s of training, by round; they include the start of an epoch of known length
-    batches: int  # trained on in a round
+    batches: int  # number trained on in a round
     start_s: float  # from the beginning of an epoch to its first batch
     epoch_batches: int | None  # None if not known
     cores: float  # available to this process
     device: str  # of the step, in torch's words
     alternatives: tuple[Alternative, ...] = ()
     within: float = 0.0  # standard error of the rates within a round, as a share
-    noise: float = 0.0  # of all rates and of the step (presize.measure.stages.noise_of)
+    noise: float = 0.0  # spread of all rates and of the step together (presize.measure.stages.noise_of)
     tried: tuple[Trial, ...] = ()
     layout_step: Times | None = None  # on the same batch in channels-last memory; None if that is not faster
     own_python: tuple[float, str] | None = None  # CPU seconds of a step in the user's Python; function with most of it
@@ -278,7 +278,7 @@ class Diagnosis:
             what = f"Use {plural(best, 'worker')} instead of {loading.workers}."
             yield Change(what, {"num_workers": best}, self.pipeline(workers=best))
         if loading.workers > 1 and loading.in_order:
-            what = "Take batches as they come: in_order=False (the order of samples then varies)."
+            what = "Take batches as they finish: in_order=False (the order of samples then varies)."
             yield Change(what, {"in_order": False}, replace(now, in_order=False))
         if loading.workers > 1:
             more = 2 * loading.prefetch

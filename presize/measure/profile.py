@@ -79,8 +79,8 @@ class Spent(NamedTuple):
 class Profile(cProfile.Profile):
     """A profile of the thread that enables it.
 
-    From Python 3.12 on, cProfile also receives the events of all other threads, and takes their calls for calls of the
-    function that runs meanwhile."""
+    From Python 3.12 on, cProfile also receives the events of all other threads, and attributes their calls to the
+    function that is running."""
 
     def enable(self, subcalls: bool = True, builtins: bool = True) -> None:
         super().enable(subcalls, builtins)

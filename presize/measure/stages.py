@@ -80,7 +80,7 @@ class Interval:
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0, noise: float = 0.0) -> Self:
         """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share.
-        `noise`: of everything that was measured in these rounds."""
+        `noise`: noise_of() everything that these rounds measured."""
         if len(rounds) == 1:
             return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
         between = max(noise_of([rounds]), noise) * math.sqrt(1 + 1 / len(rounds))

@@ -37,7 +37,7 @@ Facts = npt.NDArray[np.int64]
 NamesIn = Callable[[str], Iterable[str]]
 """Returns the names in a folder, "" for the source; none if it is not a folder. Names of folders end with a slash."""
 
-UNSEEN = "cannot be looked at"
+UNSEEN = "cannot be accessed"
 """Part of the reason for rejecting a file or folder that could not be examined. Updates search the reasons of old
 datasets for it."""
 

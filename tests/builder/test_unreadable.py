@@ -236,9 +236,7 @@ def test_other_changes_of_the_source_still_need_an_update(build: Builder) -> Non
 def test_an_update_removes_no_image_whose_file_cannot_be_listed(build: Builder) -> None:
     build()
     before = build.files()
-    said = (
-        r"holds 2 images that --update would remove, .* the first: class-.*: cannot be looked at: Input/output error;"
-    )
+    said = r"holds 2 images that --update would remove, .* the first: class-.*: cannot be accessed: Input/output error;"
     with unlisted("class-2/06.png", "class-3/07.png"), pytest.raises(BuildError, match=said):
         build(run=UPDATE)
     assert build.files() == before
@@ -265,7 +263,7 @@ def forbidden(folder: str) -> Iterator[None]:
 def test_an_update_removes_no_image_of_a_folder_that_may_not_be_read(build: Builder) -> None:
     build()
     before = build.files()
-    said = "holds 10 images that --update would remove, .* the first: class-2/02.png: cannot be looked at: "
+    said = "holds 10 images that --update would remove, .* the first: class-2/02.png: cannot be accessed: "
     with forbidden("class-2"), pytest.warns(PresizeWarning, match="1 folder left out"):
         with pytest.raises(BuildError, match=said + "Permission denied; run again when they can be"):
             build(run=UPDATE)
@@ -325,7 +323,7 @@ def test_a_forbidden_folder_is_stored_by_the_same_command_later(layout: str, bui
     (build.source / "class-1" / "more").mkdir()
     shutil.copy(build.source / "class-0" / "00.png", build.source / "class-1" / "more" / "new.png")
     with forbidden("more"):
-        result = warned(build, "could not be read, the first: class-1/more: cannot be looked at|1 folder left out")
+        result = warned(build, "could not be read, the first: class-1/more: cannot be accessed|1 folder left out")
         assert (result.stored, result.unreadable) == (COUNT, 1)
         before = build.files()
         assert warned(build, "could not be read|1 folder left out").unreadable == 1

@@ -87,4 +87,4 @@ def test_a_companion_that_the_disk_cannot_find_is_unreadable(tmp_path: Path, mon
     names = ["images/01.jpg", "images/02.jpg", "masks/01.png", "masks/02.png"]
     monkeypatch.setattr(os, "lstat", lstat)
     (reject,) = scan(write_tree(tmp_path, dict.fromkeys(names, "x")), companions=[MASK]).rejects
-    assert reject == Reject("images/01.jpg", UNREADABLE, "companion mask cannot be looked at: Input/output error")
+    assert reject == Reject("images/01.jpg", UNREADABLE, "companion mask cannot be accessed: Input/output error")

@@ -94,7 +94,7 @@ FOLDERS = [
 
 AROUND = ("../far/2.jpg", "../far.jpg", "../raw-2/1.jpg", "../far/back -> ../raw/a/1.jpg")
 """A folder and files next to the source."""
-UNSEEN = "cannot be looked at: "
+UNSEEN = "cannot be accessed: "
 LOOP = "a link to a folder that contains it"
 MANY = UNSEEN + "Too many levels of symbolic links"
 NOWHERE = UNSEEN + "No such file or directory"

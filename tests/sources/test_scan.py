@@ -118,7 +118,7 @@ def test_a_path_longer_than_the_system_allows_is_rejected(tmp_path: Path) -> Non
     os.close(here)
     source = scan(tmp_path)
     assert paths(source) == ["a/1"]
-    assert list(rejected(source).values()) == ["cannot be looked at: File name too long"]
+    assert list(rejected(source).values()) == ["cannot be accessed: File name too long"]
 
 
 def test_many_files_do_not_create_many_python_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_the_disk_cannot_find_or_that_disappears_is_rejected(
     name: str, error: str, reason: str, tmp_path: Path
 ) -> None:
     source = scan(make(tmp_path, "a/1.jpg", f"a/{name}"))
-    assert list(source.rejects) == [Reject(f"a/{name}", error, f"cannot be looked at: {reason}")]
+    assert list(source.rejects) == [Reject(f"a/{name}", error, f"cannot be accessed: {reason}")]
     assert paths(source) == ["a/1.jpg"]
 
 
@@ -245,7 +245,7 @@ def test_a_forbidden_folder_is_skipped_and_not_a_class(
         source = scan(tmp_path)
     (reject,) = source.rejects
     assert (reject.path, reject.error) == (names[-1].rpartition("/")[0], UNREADABLE)
-    assert reject.reason in ("cannot be looked at: Permission denied", "cannot be looked at: Operation not permitted")
+    assert reject.reason in ("cannot be accessed: Permission denied", "cannot be accessed: Operation not permitted")
     assert (source.classes, len(source.table)) == (classes, len(names) - 1)
 
 
