@@ -144,7 +144,7 @@ def measure(content: Content, readers: int) -> Reading | None:
 
 
 def _some(files: Sequence[File], are_shards: bool) -> list[File]:
-    """Return the first files, up to the bytes and number of files of a phase. Only a part of the last file may be used."""
+    """Return the first files, up to the bytes and number of files of a phase. The last one may be a part of a file."""
     before = itertools.accumulate((file.nbytes for file in files), initial=0)
     rooms = ((file, _PHASE_BYTES - nbytes) for file, nbytes in zip(files, before, strict=False))
     some = [File(file.path, min(file.nbytes, room)) for file, room in rooms if room >= _PAGE_BYTES]
