@@ -15,6 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
+from presize.errors import DiagnosisError
+
 T = TypeVar("T")
 Part = Literal["read", "decode", "augment", "collate", "other"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
@@ -80,10 +82,13 @@ class Profile(cProfile.Profile):
     """A profile of the thread that enables it.
 
     From Python 3.12 on, cProfile also receives the events of all other threads, and attributes their calls to the
-    function that is running."""
+    function that is running. Raises DiagnosisError if another profiler is active."""
 
     def enable(self, subcalls: bool = True, builtins: bool = True) -> None:
-        super().enable(subcalls, builtins)
+        try:
+            super().enable(subcalls, builtins)
+        except ValueError:
+            raise DiagnosisError("another profiler is active; run the script without it") from None
         if sys.version_info >= (3, 12):
             tool, thread = sys.monitoring.PROFILER_ID, threading.get_ident()
             for event in (getattr(sys.monitoring.events, name) for name in _EVENTS):
