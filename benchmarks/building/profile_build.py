@@ -60,7 +60,7 @@ _STAGES: dict[str, list[tuple[object, str]]] = {
     "LMDB put": [(shard.ShardWriter, "append")],
     "LMDB commit and sync": [(shard.ShardWriter, "publish")],
     "SHA-256 of the shard": [(shard, "file_digest")],
-    "side-car": [(ShardTable, "write"), (ShardTable, "read")],
+    "sidecar": [(ShardTable, "write"), (ShardTable, "read")],
     "rest of the task": [(executor, "write_shard")],
     "index and manifest": [(run, "publish"), (output_dir, "publish_manifest")],
 }

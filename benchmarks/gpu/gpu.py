@@ -359,7 +359,7 @@ def table(session: Session) -> str:
             [f"{row['workers']} {row['mode']}", f"{float(row['images_per_s']):,.0f}"]
             for row in sorted(rates.read(session.read), key=lambda row: (row["mode"], int(row["workers"])))
         ]
-        lines += ["", rates.table(["Loader, no model", "images/s"], cells)]
+        lines += ["", rates.table(["workers, no model", "images/s"], cells)]
     for printed in session.tables:
         lines += ["", printed]
     if session.unfinished:

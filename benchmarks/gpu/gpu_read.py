@@ -61,11 +61,13 @@ def measure_all(options: argparse.Namespace) -> None:
     def run(mode: str, workers: int) -> Iterator[measuring.Columns]:
         if mode == _DECODER:
             command = [sys.executable, str(builds.PEERS / "decode_limit.py"), str(options.jpegs)]
+            batch, limit = 1, options.limit and options.limit * options.batch  # it makes no batches
         else:
             command = [sys.executable, str(builds.PEERS / "presize_read.py"), str(options.source)]
             command += ["--device", options.device, "--mode", mode]
-        command += ["--workers", str(workers), "--batch", str(options.batch), "--epochs", str(options.epochs)]
-        command += [] if options.limit is None else ["--limit", str(options.limit)]
+            batch, limit = options.batch, options.limit
+        command += ["--workers", str(workers), "--batch", str(batch), "--epochs", str(options.epochs)]
+        command += [] if limit is None else ["--limit", str(limit)]
         yield {"mode": mode, "workers": workers, "batch": options.batch} | measure(command)
 
     kinds = product([*options.modes, *([_DECODER] if options.jpegs else [])], options.workers)

@@ -36,7 +36,7 @@ from presize.datasets.timing.loading import changed, in_channels_last, measure_l
 from presize.errors import DiagnosisError
 from presize.formatting import seconds_text
 from presize.measure.diagnosis import WORTH_WHILE, Alternative, Change, Diagnosis, with_start
-from presize.measure.profile import Profile, own_python
+from presize.measure.profile import Profile, check_unprofiled, own_python
 from presize.measure.simulation import Times
 from presize.measure.stages import noise_of
 from presize.options import check_above_0
@@ -92,9 +92,11 @@ def diagnose(
 
     Raises:
         OptionError: An option is out of range.
-        DiagnosisError: There is no batch, or the loader or the step fails; its error is the cause.
+        DiagnosisError: There is no batch, another profiler is active, or the loader or the step fails; its error is
+            then the cause.
     """
     check_above_0("seconds", seconds)
+    check_unprofiled()
     begin = time.perf_counter()
     part = Budget(_MOST_BATCHES, seconds / _PARTS)
     others = dict(alternatives or {})

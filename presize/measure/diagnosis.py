@@ -32,16 +32,7 @@ from presize.formatting import duration, factor_text, plural, rate_text, seconds
 from presize.measure.profile import PARTS, Part
 from presize.measure.simulation import Pipeline, Times, fewest_workers, simulate, sweep
 from presize.measure.simulation_report import PictureVariant, picture, picture_policy
-from presize.measure.stages import (
-    VAGUE,
-    Interval,
-    Stages,
-    explanation,
-    factor_interval,
-    headline,
-    noise_of,
-    rate_interval,
-)
+from presize.measure.stages import VAGUE, Interval, Stages, explanation, factor_interval, headline, rate_interval
 from presize.pages import charts
 from presize.pages.html import notebook_html, template
 from presize.system.resources import is_asynchronous
@@ -178,18 +169,11 @@ class Diagnosis:
 
     def with_trials(self, changes: Iterable[tuple[Change, Sequence[float], float]]) -> Self:
         """Return the diagnosis with the results of changes: their rates, by round, and `within` of these."""
-        tried = list(changes)
-        gains = [[rate / before for rate, before in zip(rates, self.rates, strict=True)] for _, rates, _ in tried]
-        noise = noise_of(gains)
-        trials = [
-            Trial(
-                change,
-                tuple(rates),
-                Interval.of(rates, within, self.noise),
-                Interval.of(gain, max(within, self.within), noise),
-            )
-            for (change, rates, within), gain in zip(tried, gains, strict=True)
-        ]
+        trials = []
+        for change, rates, within in changes:
+            gains = [rate / before for rate, before in zip(rates, self.rates, strict=True)]
+            gain = Interval.of(gains, max(within, self.within))  # a drift of the machine cancels out
+            trials.append(Trial(change, tuple(rates), Interval.of(rates, within, self.noise), gain))
         return replace(self, tried=tuple(trials))
 
     # Simulating, and choosing what to try

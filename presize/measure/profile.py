@@ -82,16 +82,14 @@ class Profile(cProfile.Profile):
     """A profile of the thread that enables it.
 
     From Python 3.12 on, cProfile also receives the events of all other threads, and attributes their calls to the
-    function that is running. Raises DiagnosisError if another profiler is active."""
+    function that is running."""
 
     def enable(self, subcalls: bool = True, builtins: bool = True) -> None:
-        try:
-            super().enable(subcalls, builtins)
-        except ValueError:
-            raise DiagnosisError("another profiler is active; run the script without it") from None
+        super().enable(subcalls, builtins)
         if sys.version_info >= (3, 12):
             tool, thread = sys.monitoring.PROFILER_ID, threading.get_ident()
-            for event in (getattr(sys.monitoring.events, name) for name in _EVENTS):
+            for name in _EVENTS:
+                event = getattr(sys.monitoring.events, name)
                 if (callback := sys.monitoring.register_callback(tool, event, None)) is not None:
                     sys.monitoring.register_callback(tool, event, _only_in(thread, callback))
 
@@ -105,6 +103,16 @@ def _only_in(thread: int, callback: Callable[..., Any]) -> Callable[..., None]:
             callback(*event)
 
     return filtered
+
+
+def check_unprofiled() -> None:
+    """Raise DiagnosisError if another profiler is active in this process: a process has only one."""
+    if sys.version_info >= (3, 12):
+        active: object = sys.monitoring.get_tool(sys.monitoring.PROFILER_ID)
+    else:
+        active = sys.getprofile()
+    if active is not None:
+        raise DiagnosisError("another profiler is active; run the script without it")
 
 
 def split(profile: cProfile.Profile, most: int = 8, *, collate: Any = None) -> Spent:

@@ -114,7 +114,17 @@ def measure(content: Content, readers: int) -> Reading | None:
     files = draw.sample(content.files, len(content.files))
     # Two sets of files if possible: storage behind the disk may cache the first one.
     at_random, in_order = (_some(files[first::2] or files, content.shards) for first in (0, 1))
-    cached = [file for file in {*at_random, *in_order} if _is_cached(file)]
+    cached = [file for file in dict.fromkeys([*at_random, *in_order]) if _is_cached(file)]
+    try:
+        return _measured(content, at_random, in_order, readers, draw)
+    finally:
+        with ThreadPoolExecutor(readers) as pool, contextlib.suppress(DatasetError):  # deleted meanwhile
+            list(pool.map(lambda file: fill(*file), cached))
+
+
+def _measured(
+    content: Content, at_random: Sequence[File], in_order: Sequence[File], readers: int, draw: random.Random
+) -> Reading | None:
     cold = [_drop(at_random)]
     if content.shards:
         parts = random_parts(at_random, content.record_bytes, draw)
@@ -129,9 +139,6 @@ def measure(content: Content, readers: int) -> Reading | None:
     ]
     most = _PHASE_BYTES // _BLOCK_BYTES if content.shards else _FILES_A_PHASE
     _, sequential_bytes, sequential_s = _read(blocks[:most], 1, keep_open=content.shards)
-    for file in cached:
-        with contextlib.suppress(DatasetError):  # deleted meanwhile
-            fill(*file)
     if not count:  # the files were emptied meanwhile
         return None
     return Reading(
@@ -152,11 +159,11 @@ def _some(files: Sequence[File], are_shards: bool) -> list[File]:
 
 
 def _is_cached(file: File) -> bool:
-    """Return whether nearly all of a file is in the page cache; False if that is not known."""
+    """Return whether nearly all of a file is in the page cache; True if that is not known."""
     try:
-        return _is_told(file.path) and MappedFile(*file).resident_bytes() >= (1 - _COLD_SHARE) * file.nbytes
-    except (DatasetError, OSError):  # a file system without mmap; deleted
-        return False
+        return MappedFile(*file).resident_bytes() >= (1 - _COLD_SHARE) * file.nbytes
+    except DatasetError:  # a file system without mmap
+        return True
 
 
 def _drop(files: Sequence[File]) -> bool | None:

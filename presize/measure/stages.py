@@ -72,7 +72,7 @@ VAGUE: Final = 0.30  # a figure with a larger error is printed as a range
 class Interval:
     """A rate or a factor from several rounds: their geometric mean, and the error of another run, as a share. 90 % of
     further rounds lie between `low` and `high`: a prediction interval by Student's t. The error is never below what the
-    spread within rounds implies, because all rounds may have seen the same samples, nor below what `noise` implies."""
+    spread within rounds implies, because all rounds may have seen the same samples."""
 
     value: float
     error: float
@@ -80,11 +80,10 @@ class Interval:
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0, noise: float = 0.0) -> Self:
         """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share.
-        `noise`: noise_of() everything that these rounds measured."""
-        if len(rounds) == 1:
-            return cls(rounds[0], max(UNKNOWN_ERROR, _BOTH * within))
+        `noise`: noise_of() everything that these rounds measured, if the error is to be that of a noisier machine."""
         between = max(noise_of([rounds]), noise) * math.sqrt(1 + 1 / len(rounds))
-        return cls(math.exp(fmean(map(math.log, rounds))), max(between, _BOTH * within, _LEAST_ERROR))
+        least = UNKNOWN_ERROR if len(rounds) == 1 else _LEAST_ERROR
+        return cls(math.exp(fmean(map(math.log, rounds))), max(between, _BOTH * within, least))
 
     @property
     def low(self) -> float:

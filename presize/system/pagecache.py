@@ -70,8 +70,8 @@ def fill(path: Path, nbytes: int) -> None:
     buffer = bytearray(_READ_BYTES)
     try:
         with path.open("rb", buffering=0) as file:
-            for _ in range(0, nbytes, _READ_BYTES):
-                file.readinto(buffer)
+            while nbytes > 0 and (read := file.readinto(buffer)):
+                nbytes -= read
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error.strerror}; copy or build the dataset again") from None
 

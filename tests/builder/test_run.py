@@ -183,7 +183,7 @@ FINISHED_SHARD = "shards/00000.lmdb"
         lambda out: os.truncate(out / FINISHED_SHARD, 4096),
         lambda out: (out / ".presize-00000.npz").write_bytes(b"PK\x03\x04 damaged"),
     ],
-    ids=["shard", "side-car"],
+    ids=["shard", "sidecar"],
 )
 def test_damage_to_a_finished_shard_rebuilds_only_that_shard(damage: Callable[[Path], object], build: Builder) -> None:
     build("whole")

@@ -1,4 +1,4 @@
-"""Tables of shards, whether built, copied or kept, and their side-cars on disk."""
+"""Tables of shards, whether built, copied or kept, and their sidecars on disk."""
 
 from __future__ import annotations
 

@@ -122,16 +122,11 @@ def test_gains_that_may_be_chance_are_not_advised_and_varying_ones_are_a_range()
     assert "Too few batches to measure these changes: Use 3 workers instead of 1. Measure" in vague.verdict
 
 
-def test_rounds_that_agree_by_chance_have_the_error_of_everything_that_was_measured() -> None:
-    found = diagnosis(noise=0.15)
+def test_rates_that_agree_by_chance_have_the_error_of_everything_that_was_measured() -> None:
+    found = tried(diagnosis(noise=0.15), 1.2, 1.2, 1.2)
     assert found.images_per_s.error == pytest.approx(0.15 * math.sqrt(4 / 3))
-    steady, erratic = (1.2, 1.2, 1.2), (1.0, 1.2, 1.5)
-    alone, among = (
-        found.with_trials((found.changes()[0], [gain * found.rates[0] for gain in gains], 0.0) for gains in trials)
-        for trials in ([steady], [steady, erratic])
-    )
-    assert alone.tried[0].images_per_s.error == found.images_per_s.error
-    assert [alone.tried[0].gain.error < 0.03, among.tried[0].gain.error > 0.2] == [True, True]
+    (trial,) = found.tried
+    assert (trial.images_per_s.error, trial.gain.error) == (found.images_per_s.error, 0.02)
 
 
 def test_variation_within_a_round_widens_the_error() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import cProfile
 import io
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +17,6 @@ import pytest
 import torch
 from PIL import Image
 
-from presize.errors import DiagnosisError
 from presize.measure.profile import PARTS, Part, Profile, part_of, split
 
 
@@ -108,12 +105,6 @@ def test_work_of_other_threads_does_not_count_for_the_function_that_waits_meanwh
     entries: Any = profiler.getstats()
     (decode,) = (call for entry in entries for call in entry.calls or () if str(call.code) == "<imdecode>")
     assert decode.callcount == 10
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12, profilers replace each other")
-def test_another_profiler_is_an_error_that_says_so() -> None:
-    with cProfile.Profile(), pytest.raises(DiagnosisError, match="another profiler is active; run the script without"):
-        profiled(lambda: None)
 
 
 def test_unknown_functions_count_for_their_caller_and_recursion_ends() -> None:

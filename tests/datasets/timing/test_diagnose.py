@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import importlib
 import time
 import traceback
@@ -374,6 +375,11 @@ def test_pipelines_that_cannot_be_diagnosed_are_an_error_that_says_where_and_why
 ) -> None:
     with pytest.raises(DiagnosisError, match=message):
         diagnose(loader, step, **SOON)
+
+
+def test_another_profiler_is_an_error_that_says_so() -> None:
+    with cProfile.Profile(), pytest.raises(DiagnosisError, match="another profiler is active; run the script without"):
+        diagnose([[0] * 4] * 99, step_of(0), **SOON)
 
 
 def test_invalid_options_are_refused() -> None:
