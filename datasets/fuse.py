@@ -27,7 +27,6 @@ from presize.datasets.crops import (
 from presize.datasets.reading.stored_image import Decode
 from presize.datasets.reading.transfer import Normalize
 from presize.errors import OptionError
-from presize.formatting import plural
 from presize.options import Size
 from presize.store.dataset import Dataset
 
@@ -301,7 +300,8 @@ class _Taking:
         small = int(((heights < size.height) | (widths < size.width)).sum())
         if not small:
             return ""
-        return f"{plural(small, 'stored image')} of {len(self.data)} are smaller than {size.height} x {size.width}"
+        are = "is" if small == 1 else "are"
+        return f"{small:,} of {len(self.data):,} stored images {are} smaller than {size.height} x {size.width}"
 
     def _cut(self, crop: Crop) -> str:
         if self.crop is not None:

@@ -325,5 +325,5 @@ def _smaller_batches(dataset: Any) -> str:
     lacks = ["crop="] if images.reader is None else []
     lacks += ['decode="tensor"'] if images.decode != "tensor" else []
     if rest is not None:
-        lacks.append("no transform, but call it on batches in the training loop")
+        lacks.append("no transform (call it on batches in the training loop)")
     return f"; batches need almost none with {' and '.join(lacks)}" if lacks else ""

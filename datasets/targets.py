@@ -441,7 +441,7 @@ def numbered(data: Data, name: str, values: Sequence[Any] | None) -> tuple[pa.Ar
         unknown = unknown.drop_null()
     if len(unknown):
         raise OptionError(
-            f"vocabulary: {len(unknown):,} of the values of column {name!r} in {data.root} are not in it, such as "
+            f"vocabulary: lacks {len(unknown):,} of the values of column {name!r} in {data.root}, such as "
             f"{unknown[0].as_py()!r}"
         )
     if is_list(column.type):
@@ -458,7 +458,9 @@ def _known(name: str, values: Sequence[Any] | None, inner: pa.Array) -> pa.Array
     try:
         known = pa.array([] if isinstance(values, str) else list(values), inner.type)
     except (pa.ArrowException, OverflowError):
-        raise OptionError(f"vocabulary: column {name!r} holds {inner.type}, but the values given are not") from None
+        raise OptionError(
+            f"vocabulary: column {name!r} holds {inner.type}, but the values given are of another type"
+        ) from None
     if not len(known) or known.null_count or len(known.unique()) < len(known):
         raise OptionError(f"vocabulary: for column {name!r} expected a list of different values, got {values!r:.100}")
     return known

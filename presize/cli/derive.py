@@ -49,7 +49,7 @@ def derive(
     """Make the dataset NEW from other datasets, without sources.
 
     NEW has the samples of every OUT and one class list. Stored bytes are copied, or resized to a smaller --size. Run
-    the same command again to finish an interrupted one.
+    the same command again to finish an interrupted run.
     """
     if not datasets:
         raise click.UsageError(f"Missing argument 'NEW': {new} is a dataset to read; add a folder for the new one.")

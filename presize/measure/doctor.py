@@ -112,7 +112,7 @@ def _cores(facts: CheckUp) -> Judged:
     of = f" of {cpu.online}" if cpu.online and cpu.online != cpu.cores else ""
     if cpu.usable < cpu.cores:
         fix = (
-            "builds and presize's loaders respect the quota, torch's DataLoader does not; raise it with docker run "
+            "builds and presize's loaders respect the quota, but torch's DataLoader does not; raise it with docker run "
             "--cpus or Kubernetes resources.limits.cpu"
         )
         return "warn", f"{cpu.cores}{of} visible, but a cgroup quota of {cpu.usable:g}", fix
@@ -162,7 +162,7 @@ def _open_files(facts: CheckUp) -> Judged:
     if limit >= wanted:
         return "ok", found
     if shards > facts.open_shards:
-        found += f": {facts.open_shards:,} of the {shards:,} shards stay open, the others are reopened again and again"
+        found += f": {facts.open_shards:,} of the {shards:,} shards stay open; the others are reopened again and again"
     fix = f"ulimit -n {wanted} before starting"
     if hard is not None and hard < wanted:
         fix += f" (the hard limit is {hard:,}; raise it with docker run --ulimit nofile={wanted} or in limits.conf)"

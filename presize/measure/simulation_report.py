@@ -49,11 +49,11 @@ def verdict(timeline: Timeline) -> str:
     loaded, trained = at_work / pipeline.load.mean_s, 1 / (pipeline.step.mean_s + pipeline.copy.mean_s)
     pinned = 1 / pipeline.pin.mean_s if pipeline.pin.mean_s else math.inf
     could = f"training could take {rate_text(trained)}"
-    rates = f"load at most {rate_text(min(loaded, pinned))} batches/s, and {could}"
+    loading = rate_text(min(loaded, pinned))
     if min(loaded, pinned) > 0.98 * trained:
         return (
-            f"{words}: {stalls}, waiting for the next batch in order, although workers {rates}: load times are uneven. "
-            "More workers or more prefetch even that out."
+            f"{words}: {stalls}, waiting for the next batch in order, although workers can load {loading} batches/s, "
+            f"and {could}: load times are uneven. More workers or more prefetch even that out."
         )
     if pinned <= loaded:
         words = bottleneck_words(utilisation, "Pinning")
@@ -64,10 +64,10 @@ def verdict(timeline: Timeline) -> str:
     else:
         faster = trained * pipeline.load.mean_s * pipeline.load_cores / cores
         fix = (
-            f"{needed:,} workers would keep up, but {plural(cores, 'core')} are too few for them, so loading has to "
+            f"{needed:,} workers would keep up, but are too many for {plural(cores, 'core')}, so loading has to "
             f"become {factor_text(faster)} times as fast"
         )
-    return f"{words}: {stalls}. The workers {rates}; {fix}."
+    return f"{words}: {stalls}. The workers load at most {loading} batches/s, and {could}; {fix}."
 
 
 def facts(variant: PictureVariant) -> dict[str, str]:

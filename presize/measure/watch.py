@@ -155,7 +155,7 @@ class Watched:
             yield f"Try num_workers={max(1, min(4, spare))}: at present, batches are made between steps."
         elif busy is not None and busy >= _BUSY and spare >= 1:
             cores = plural(self.cores - self.workers, "core")
-            yield f"Try num_workers={self.workers + spare}: the workers are at their limit, and {cores} are left."
+            yield f"Try num_workers={self.workers + spare}: the workers are at their limit, with {cores} left."
         elif busy is not None and busy >= _BUSY:
             yield "The workers and the cores are at their limit: reduce the work per image, for example by presizing."
         elif busy is not None and busy < _IDLE:

@@ -258,13 +258,13 @@ def test_parts_with_different_vocabularies_cannot_be_joined(labelled: Path) -> N
     [
         (
             {"vocabulary": {"caption": ["a cat"]}},
-            "3 of the values of column 'caption' in .* are not in it, such as 'a dog'",
+            "lacks 3 of the values of column 'caption' in .*, such as 'a dog'",
         ),
         ({"target": "words", "vocabulary": {"words": ["a", "b"]}}, "3 of the values of column 'words' .* such as 'c'"),
         ({"vocabulary": {"captoin": None}}, "vocabulary: 'captoin' is not a column of target='caption'"),
         ({"multi_hot": "tags"}, "multi_hot: 'tags' is not a column of target='caption'"),
         ({"multi_hot": "caption"}, "multi_hot: column 'caption' holds no lists"),
-        ({"vocabulary": {"caption": [1, 2]}}, "column 'caption' holds large_string, but the values given are not"),
+        ({"vocabulary": {"caption": [1, 2]}}, "column 'caption' holds large_string, but the values given are of"),
         ({"vocabulary": {"caption": ["a", "b", "a"]}}, r"expected a list of different values, got \['a', 'b', 'a'\]"),
         ({"vocabulary": {"caption": []}}, r"expected a list of different values, got \[\]"),
         ({"vocabulary": {"caption": "cat"}}, "expected a list of different values, got 'cat'"),

@@ -341,7 +341,7 @@ def test_an_evaluation_resizes_stored_images_of_any_size(steps: list[Any], store
 
 def test_a_crop_larger_than_a_stored_image_stays(stored: Path) -> None:
     fused = fuse(v1.CenterCrop(100), data=Dataset(stored))
-    assert fused.crop is None and "5 stored images of 8 are smaller than 100 x 100" in fused.reason
+    assert fused.crop is None and "5 of 8 stored images are smaller than 100 x 100" in fused.reason
 
 
 def test_grey_images_among_others_are_left_to_torchvision(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_batches_too_large_for_shared_memory_are_one_error(
         ({}, 'crop= and decode="tensor"'),
         (
             {"crop": CROP, "decode": "tensor", "transform": to_float},
-            "no transform, but call it on batches in the training loop",
+            "no transform (call it on batches in the training loop)",
         ),
     ],
 )

@@ -96,7 +96,7 @@ JUDGED = [
     (changed("limits", open_files=None), "open files", "ok", "unlimited", "no limit"),
     (
         replace(ON_DISK, content=replace(SHARDS, files=SHARDS.files * 50)), "open files", "warn",
-        "512 of the 2,000 shards stay open, the others are reopened again and again -> ulimit -n 4000", "many shards",
+        "512 of the 2,000 shards stay open; the others are reopened again and again -> ulimit -n 4000", "many shards",
     ),
     (changed("limits", locked_bytes=8 << 20), "locked memory", "ok", 'preload="memory"', "Linux's own limit"),
     (changed("limits", ON_DISK, locked_bytes=3 * GB), "locked memory", "ok", "enough", "a dataset that may be locked"),

@@ -387,7 +387,7 @@ def test_a_page_is_written_if_possible(run: Run, tmp_path: Path) -> None:
         (Pipeline(Times(2.0), Times(0.1), 7), "20 workers, or loading 2.9 times as fast, would keep up."),
         (
             Pipeline(Times(2.0), Times(0.1), 7, cores=8),
-            "but 8 cores are too few for them, so loading has to become 2.5 times as fast.",
+            "but are too many for 8 cores, so loading has to become 2.5 times as fast.",
         ),
         (Pipeline(Times(0.3), Times(0.1), 0), "because it loads each batch itself."),
         (Pipeline(Times(0.7, 0.5), Times(0.1), 7), "load times are uneven. More workers or more prefetch even"),

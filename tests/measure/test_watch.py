@@ -268,7 +268,7 @@ def watched(
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, and 4 cores are left."),
+        (watched([0.03] * 40, [0.01] * 40), "Try num_workers=8: the workers are at their limit, with 4 cores left."),
         (watched([0.03] * 40, [0.01] * 40, cores=4.0), "reduce the work per image, for example by presizing"),
         (watched([0.03] * 40, [0.01] * 40, worker_cpu_s=0.1), "The workers also wait"),
         (
