@@ -119,7 +119,7 @@ def differences(
 def other_codecs(then: dict[str, str], now: dict[str, str]) -> str:
     changed = [name for name in now if then.get(name) != now[name]]
     if not changed:
-        return "the same library versions give different bytes on this machine: another processor, or other builds"
+        return "the same library versions give different bytes: the processor or the builds of the libraries differ"
     were = " and ".join(f"{name} {then.get(name, '(unknown)')}" for name in changed)
     are = " and ".join(f"{name} {now[name]}" for name in changed)
     other = "which gives different bytes" if len(changed) == 1 else "which together give different bytes"

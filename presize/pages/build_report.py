@@ -250,7 +250,7 @@ def _conversions(
             ("already in the stored format" if is_keep else "small and plain JPEG", unchanged, "stored unchanged"),
             ("extension of another format", _misnamed(paths, kinds), "decoded by content"),
             ("animation or several pages", fact("several") == 1, "the first frame was stored"),
-            ("JPEG with stray bytes", fact("tolerated") == 1, "decoded by the tolerant fallback"),
+            ("JPEG with stray bytes", fact("tolerated") == 1, "decoded by the lenient decoder"),
         ],
         "Colour": [
             *((name, colors == number, _COLORS_DONE[color].get(name, other)) for number, name in enumerate(names)),

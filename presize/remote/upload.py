@@ -169,11 +169,11 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
         if theirs == ours:
             return
         since = datetime.fromtimestamp(listed.mtime_ns // 10**9, UTC)
-        whose = f" of {printable(str(by))[:200]}" if by else ""
+        whose = f"by {printable(str(by))[:200]}, " if by else ""
         place, remove = f"{bucket.url}/{CLAIM}", _REMOVE.get(bucket.url.partition("://")[0])
         raise RemoteError(
             f"another dataset is being copied to {bucket.url}, or its copy was interrupted; choose another URL, or "
-            f"remove {place},{whose} since {since:%Y-%m-%d %H:%M} UTC, if no copy is running"
+            f"remove {place} (written {whose}{since:%Y-%m-%d %H:%M} UTC) if no copy is running"
             f"{f': {remove} {shlex.quote(place)}' if remove else ''}"
         )
 

@@ -169,7 +169,7 @@ def test_differences_are_described_in_words() -> None:
         ({}, "the build used numpy (unknown), this machine has numpy 2, which gives different bytes"),
         (
             {"numpy": "2"},
-            "the same library versions give different bytes on this machine: another processor, or other builds",
+            "the same library versions give different bytes: the processor or the builds of the libraries differ",
         ),
     ):
         (said,) = differences(old, old | {"codecs": "others"}, (then, {"numpy": "2"}))

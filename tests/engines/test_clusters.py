@@ -183,7 +183,7 @@ def test_a_build_waits_for_workers_with_a_message(engine: str, photos: Path, tmp
         command = ["timeout", "--signal=INT", "40", *COMMAND, photos, tmp_path / "out", *SIZES, *cluster.options]
         said = run_command(command, timeout_s=90, env=cluster.env).stderr.splitlines()
     assert [line for line in said if line.startswith("presize: ")] == [
-        f"presize: warning: scheduler: {engine} at {cluster.address} has no workers; the build waits until one comes",
+        f"presize: warning: scheduler: {engine} at {cluster.address} has no workers; the build waits for one to join",
         "presize: error: interrupted; run again to resume",
     ]
 

@@ -231,7 +231,7 @@ def test_jpegs_stored_unchanged_are_counted_only_as_that_and_identical(tmp_path:
     found = counts(page)
     assert (found["JPEG, baseline"], found["small and plain JPEG"]) == (1, 1)
     assert "1 image is identical to the reference." in page
-    assert "quantisation tables of 2 JPEGs" in page
+    assert "quantization tables of 2 JPEGs" in page
     assert "2 of them are below the stored quality of 90" in page
 
 

@@ -268,8 +268,8 @@ def test_two_copies_of_different_datasets_to_a_url_do_not_mix(
     begun = client("head_object", url, CLAIM)["LastModified"]
     message = (
         f"another dataset is being copied to {url}, or its copy was interrupted; choose another URL, or remove "
-        f"{url}/{CLAIM}, of {getpass.getuser()}@{platform.node()}, process {os.getpid()} since "
-        f"{begun:%Y-%m-%d %H:%M} UTC, if no copy is running: aws s3 rm {url}/{CLAIM}"
+        f"{url}/{CLAIM} (written by {getpass.getuser()}@{platform.node()}, process {os.getpid()}, "
+        f"{begun:%Y-%m-%d %H:%M} UTC) if no copy is running: aws s3 rm {url}/{CLAIM}"
     )
     with pytest.raises(RemoteError, match=f"^{re.escape(message)}$"):
         upload_dataset(dataset, url)
@@ -283,7 +283,7 @@ def test_two_copies_of_different_datasets_to_a_url_do_not_mix(
 )
 def test_a_claim_of_another_program_is_no_traceback(claim: bytes, dataset: Path, url: str) -> None:
     put(url, CLAIM, claim, {})
-    with pytest.raises(RemoteError, match=r"or remove .* since .* if no copy is running") as caught:
+    with pytest.raises(RemoteError, match=r"or remove .* \(written .* UTC\) if no copy is running") as caught:
         upload_dataset(dataset, url)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 900
 

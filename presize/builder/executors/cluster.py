@@ -342,7 +342,7 @@ def _next(ended: SimpleQueue[Any], engine: Engine, run: RunOptions) -> Any:
         engine.check()
         if checks == PATIENT_CHECKS and not engine.slots():
             warnings.warn(
-                f"scheduler: {run.engine} at {run.scheduler} has no workers; the build waits until one comes",
+                f"scheduler: {run.engine} at {run.scheduler} has no workers; the build waits for one to join",
                 PresizeWarning, stacklevel=2,
             )  # fmt: skip
 

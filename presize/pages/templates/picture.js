@@ -173,7 +173,7 @@
       shown.lane.classList.toggle("rests", !load);
       shown.share.textContent = load && !this.short ? `${Math.floor(share * 100)}%` : "";
       shown.fill.style.width = load ? `${share * 100}%` : "0";
-      const rests = now.over ? "done" : first ? "not started" : this.short ? "idle" : this.course.workers ? "idle: its queue is full" : "idle while training works";
+      const rests = now.over ? "done" : first ? "not started" : this.short ? "idle" : this.course.workers ? "idle: its queue is full" : "idle during the step";
       shown.said.textContent = load ? `${this.short ? "" : "batch "}${load.number + 1}` : rests;
     }
 
