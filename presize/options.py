@@ -250,7 +250,7 @@ class Companion:
             self.pieces()
             parts = self.pattern.split("/")
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
-                raise OptionError(f"pair: expected a path from the source for {self.name}, got {self.pattern!r}")
+                raise OptionError(f"pair: expected a path relative to the source for {self.name}, got {self.pattern!r}")
         check_options(self)
         if self.format == "png" and (self.pattern or "").lower().endswith(ARRAY_SUFFIXES):
             object.__setattr__(self, "format", "npy")

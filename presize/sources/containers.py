@@ -135,7 +135,9 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
     kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in paths)]
     if len(kinds) > 1:
         names = ", ".join(sorted(kind.name for kind in kinds))
-        raise SourceError(f"source {name!r} holds files of several kinds ({names}); give a folder of one, or a file")
+        raise SourceError(
+            f"source {name!r} holds files of several kinds ({names}); give a folder with one kind, or a file"
+        )
     return Containers(kinds[0], root, tuple(paths), tuple(sorted(unseen)))
 
 

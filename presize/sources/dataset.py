@@ -309,7 +309,7 @@ def _taken(paths: pa.ChunkedArray, only: Sequence[str]) -> npt.NDArray[np.bool_]
     if len(unknown):
         first = unknown[0].as_py()
         raise SourceError(
-            f"--only: {len(unknown)} of {len(listed)} paths are in no dataset, the first is {first!r}"
+            f"--only: {len(unknown)} of {len(listed)} paths are in no dataset; the first is {first!r}"
             f"{spellings.hint(first)}"
         )
     return np.asarray(pc.is_in(paths, value_set=listed).to_numpy(), np.bool_)

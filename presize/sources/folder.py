@@ -141,7 +141,7 @@ def _look_at(
     if entry.is_symlink() and not follow_links and not is_inside(entry.path, root):
         raise RefusedFile(LINK_OUT, is_folder=is_folder)
     if is_folder and len(chain) > MAX_FOLDERS:
-        raise RefusedFile(f"it lies in more than {MAX_FOLDERS} folders", is_folder=True)
+        raise RefusedFile(f"it is nested more than {MAX_FOLDERS} folders deep", is_folder=True)
     if is_folder and _identity(status) in chain:
         raise RefusedFile("a link to a folder that contains it")
     return status

@@ -116,7 +116,7 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
         if splits.null_count:
             first = paths.filter(splits.is_null())[0].as_py()
             raise SourceError(
-                f"--split folders: {splits.null_count} of {len(paths)} paths are not in a folder of the source, the "
+                f"--split folders: {splits.null_count} of {len(paths)} paths are not in a folder of the source; the "
                 f"first is {first!r}"
             )
     else:

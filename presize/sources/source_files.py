@@ -148,8 +148,8 @@ def check_containers(source: str | os.PathLike[str], containers: Iterable[Contai
             raise unreadable(source, container.path, f"{error.strerror}; run again to resume") from None
 
 
-def unreadable(source: str | os.PathLike[str], path: str, reason: str) -> BuildError:
-    return BuildError(f"cannot read {path!r} in {source}: {reason}")
+def unreadable(source: str | os.PathLike[str], path: str, reason: str, purpose: str = "") -> BuildError:
+    return BuildError(f"cannot read {path!r} in {source}{purpose}: {reason}")
 
 
 def starts_like_an_image(source: Path, path: str) -> bool:
@@ -247,10 +247,10 @@ class SourceReader:
             if error.errno in about_one and Path(self.root).is_dir():
                 raise UnreadableError(f"cannot be read: {error.strerror}") from None
             reason = f"{error.strerror}; run again to resume"
-            if for_report:
-                reason = f"again for report.html: {reason}, with --no-report if it fails again"
             path = file.container.path if file.container else file.path
-            raise unreadable(self.root, path, reason) from None
+            if for_report:
+                reason += "; if it fails again, add --no-report"
+            raise unreadable(self.root, path, reason, " again for report.html" if for_report else "") from None
 
     def can_read(self, file: SourceFile) -> bool:
         """Return whether the disk can read a file now. Drops its cached pages first: they may outlive the disk."""

@@ -89,9 +89,8 @@ class Spellings:
             caseless = Spellings(self._names_in, _caseless)
             found = next(filter(None, map(caseless.find, self._guesses(path))), [])[:1]
         if not found:
-            return (
-                "" if text == path else "; expected a path from the source with / between folders, such as cats/1.jpg"
-            )
+            expected = "; expected a path relative to the source, with / between folders, such as cats/1.jpg"
+            return "" if text == path else expected
         look_alike = len({_nfc(each) for each in (text, *found)}) <= len(found)
         shown = " and ".join(map(ascii if look_alike else repr, found[:2]))
         end = ", and case matters" if path != found[0] and _caseless(path) == _caseless(found[0]) else ""

@@ -411,7 +411,7 @@ def _check_named(paths: pa.ChunkedArray, column: str | None) -> None:
     unnamed = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(paths), ""), True)
     if pc.any(unnamed).as_py():
         raise SourceError(
-            f"{pc.sum(unnamed).as_py()} of {len(paths)} rows have no path, the first is row "
+            f"{pc.sum(unnamed).as_py()} of {len(paths)} rows have no path; the first is row "
             f"{pc.index(unnamed, True).as_py() + 1}"
         )
 
@@ -463,7 +463,7 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     if len(many):
         first = paths.dictionary[many[0]].as_py()
         raise SourceError(
-            f"{plural(len(many), 'path is', 'paths are')} listed more than once, the first is {first!r}, "
+            f"{plural(len(many), 'path is', 'paths are')} listed more than once; the first is {first!r}, "
             f"{counts[many[0]]} times; "
             "--repeated list makes the rows of a path one sample, whose other columns are lists"
         )

@@ -123,7 +123,9 @@ def members(file: BinaryIO) -> Iterator[Member]:
         if kind in b"xLKg":
             value = _read(file, begin, size) if size <= _NAME_BYTES else b""
             if len(value) < size:
-                raise CutShort(f"the header at byte {at:,} has {size:,} bytes, which are missing or too many")
+                raise CutShort(
+                    f"the header at byte {at:,} announces {size:,} bytes, more than the file has or presize reads"
+                )
             if kind == b"L":
                 extended["path"] = value.split(b"\0")[0].decode("utf-8", "surrogateescape")
             elif kind == b"x":
@@ -186,7 +188,7 @@ def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[
             begin = _read(file, 0, BLOCK)
             if program := next((each for magic, each in _COMPRESSED.items() if begin.startswith(magic)), None):
                 raise SourceError(
-                    f"it is compressed, so that images cannot be read one by one; decompress it first: {program} -d "
+                    f"it is compressed, so its images cannot be read one by one; decompress it first: {program} -d "
                     f"{os.path.basename(name)}"
                 )
             if begin != ZEROS and not is_header(begin):

@@ -162,8 +162,8 @@ def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple
         if in_splits:
             some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
             warn(
-                f"source {tree.root!r}: its {plural(len(parents), 'split')} ({some}) hold no class folders, so that no "
-                "sample has a label; if these are the classes, leave out --split, and if none are wanted, add --labels "
+                f"source {tree.root!r}: its {plural(len(parents), 'split')} ({some}) hold no class folders, so no "
+                "sample has a label; if these are the classes, leave out --split; if you want no labels, add --labels "
                 "none"
             )
         return None

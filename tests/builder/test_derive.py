@@ -222,7 +222,7 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["flat"], {"size": Size(65, 64)}, OptionError, r"^size: 64x65 is larger than the 64 of .*from its source$"),
     (["flat"], {"size": Size(64, 65)}, OptionError, r"^size: 65x64 is larger than the 64 of .*from its source$"),
     (["flat"], {"only": "a.jpg"}, OptionError, "only: expected a list of paths, at least one, got 'a.jpg'"),
-    (["flat"], {"only": ["1.png", "nix"]}, SourceError, "--only: 1 of 2 paths are in no dataset, the first is 'nix'"),
+    (["flat"], {"only": ["1.png", "nix"]}, SourceError, "--only: 1 of 2 paths are in no dataset; the first is 'nix'"),
     (["flat"], {"only": ["1.PNG"]}, SourceError, "the first is '1.PNG'; there is '1.png', and case matters"),
     (["flat"], {"classes": ["cat"]}, SourceError, "has no classes"),
     (["folder"], {}, DatasetError, "is a folder of image files, without shards"),

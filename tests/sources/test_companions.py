@@ -46,8 +46,8 @@ def test_a_pattern_maps_a_path_to_its_companion(pattern: str, path: str | None) 
         ("mask", r"expected NAME=PATTERN, such as mask=masks/\{stem\}\.png, got 'mask'"),
         ("1=x", "expected a name of up to 32 letters, digits and _, got '1'"),
         ("source=x", "'source' would duplicate columns of the index"),
-        ("mask=", "pair: expected a path from the source for mask, got ''"),
-        ("mask=/etc/{stem}", "pair: expected a path from the source for mask, got '/etc/"),
+        ("mask=", "pair: expected a path relative to the source for mask, got ''"),
+        ("mask=/etc/{stem}", "pair: expected a path relative to the source for mask, got '/etc/"),
         ("mask={file}", r"expected \{stem\}, \{dir\}, \{subdir\} or \{name\} in '\{file\}', got \{file\}"),
     ],
 )

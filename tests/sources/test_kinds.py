@@ -138,7 +138,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str | None]] = {
 
 
 STOPS = (
-    r"' in .*/source( changed during the build: |: (again for report\.html: )?No such file or directory).*; run again"
+    r"' in .*/source( changed during the build: |( again for report\.html)?: No such file or directory).*; run again"
 )
 
 

@@ -137,7 +137,7 @@ LINKED = [
        paths=["a/1.jpg", "a/up/far/2.jpg"], rejected={"a/up/raw": LOOP}),
     of("a folder in 250 others", files("a/1.jpg", "a/" * 250 + "2.jpg", "a/" * 251 + "3.jpg"),
        said="1 folder left out with everything inside; the first: ", paths=["a/1.jpg", "a/" * 250 + "2.jpg"],
-       rejected={"/".join("a" * 251): "it lies in more than 250 folders"}),
+       rejected={"/".join("a" * 251): "it is nested more than 250 folders deep"}),
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that links outside", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
        labels=[0, 1]),

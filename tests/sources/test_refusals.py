@@ -74,9 +74,9 @@ CATS = ("cats/0.jpg", "dogs/0.jpg")
 SEVERAL = ("two.jpg", "two.png", "deep/1.jpg", "\xe9\xe9.jpg", "e\u0301e\u0301.jpg")
 NO_PATH: list[tuple[str, str, str]] = [
     ("gone.jpg", "'gone.jpg' does not exist", "there is none"),
-    ("far\\0.jpg", "'far\\\\0.jpg' does not exist; expected a path from the source with / between folders, such", ""),
-    ("D:\\far\\x.jpg", "'D:\\\\far\\\\x.jpg' does not exist; expected a path from the source with / b", "a drive"),
-    ("/etc/passwd", "'/etc/passwd' does not exist; expected a path from the source with / betw", "elsewhere"),
+    ("far\\0.jpg", "'far\\\\0.jpg' does not exist; expected a path relative to the source, with / between folders", ""),
+    ("D:\\far\\x.jpg", "'D:\\\\far\\\\x.jpg' does not exist; expected a path relative to the source, wi", "a drive"),
+    ("/etc/passwd", "'/etc/passwd' does not exist; expected a path relative to the source, with", "elsewhere"),
     ("../raw/dogs/0.jpg", "'../raw/dogs/0.jpg' leads out of the source; there is 'dogs/0.jpg'", "out and in again"),
     *((path, f"{path!r} leads out of the source", "elsewhere") for path in ("../a", "a/../../b", "..", "a\0b")),
     ("{raw}2/a.jpg", "raw2/a.jpg' does not exist", "beside the source"),
@@ -157,7 +157,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      "--pair is for folders, label tables, tar shards, not for buckets; source 's3://data/x'; copy it to a disk first",
      "a bucket"),
     (at("http://127.0.0.1:9/x"), {}, "a web server does not list its files; give their paths with --labels", ""),
-    (both(""), {}, "holds files of several kinds (parquet, tar); give a folder of one", "which?"),
+    (both(""), {}, "holds files of several kinds (parquet, tar); give a folder with one kind", "which?"),
     (both("1.parquet"), {"classes": ["a"]}, "--classes needs labels, and the samples have none", "no labels"),
     (files("1.png"), {"keys": "jpg"}, "--keys is for Parquet files, LMDBs, tar shards, not for folders; source '", ""),
     (both("1.tar"), {"keys": "png", "label_keys": "label-{}"}, "--label-keys is for LMDBs, not for tar shards; so", ""),
@@ -183,7 +183,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
      "already have a column 'split'; leave out --split", "whose splits?"),
     (table("path,n\nb/x/1.jpg,1\n3.jpg,2\n", "b/x/1.jpg", "3.jpg"), {**LABELS, "split": "folders"},
-     "--split folders: 1 of 2 paths are not in a folder of the source, the first is '3.jpg'", "beside the splits"),
+     "--split folders: 1 of 2 paths are not in a folder of the source; the first is '3.jpg'", "beside the splits"),
     # Companions
     (table("path,seg\n1.jpg,1.png\n", "1.jpg", "1.png"), LABELS | {"companions": [Companion("mask", column="masks")]},
      "--pair mask: there is no column 'masks'; there are path, ... seg", "another column"),

@@ -262,8 +262,8 @@ REFUSED = [
     (csv(",".join(f"{i:030}" for i in range(999)) + "\n"), "'000000000000000000000000000000', ", "a thousand columns"),
     (csv("path,n,n\na,1,2\n"), "it has the column 'n' more than once", "which of the two?"),
     (csv("Path;n\na;2\n"), "it has 'Path', 'n'; rename the column of the paths to path", "by the likeliest separator"),
-    (csv("path;n\na;1\n;2\n"), "1 of 2 rows have no path, the first is row 2", "an empty path at the end"),
-    (csv("path,n\n,1\na,2\n,3\n"), "2 of 3 rows have no path, the first is row 1", "an empty path"),
+    (csv("path;n\na;1\n;2\n"), "1 of 2 rows have no path; the first is row 2", "an empty path at the end"),
+    (csv("path,n\n,1\na,2\n,3\n"), "2 of 3 rows have no path; the first is row 1", "an empty path"),
     *((file(f"labels.{suffix}", "path,label\ncats/1.jpg,cat\n".encode(code)),
        "it is UTF-16 text or binary data; save it as UTF-8 text", "a spreadsheet's Unicode text")
       for suffix in ("csv", "tsv", "txt", "jsonl") for code in ("utf-16", "utf-16-le", "utf-16-be")),
@@ -292,14 +292,14 @@ REFUSED = [
     (json_lines('{"path": "\\ud800"}\n'), "it is not UTF-8 text", "half an emoji"),
     (json_lines('{"path": 5}\n'), "the path column holds int64, expected strings", "numbers as paths"),
     (json_lines('{"id": 5}\n'), "column 'id', used for the paths, holds int64, expected strings", "numbers as paths"),
-    (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path, the first is row 2", "no path"),
-    (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once, the first is 'a', 3 t", "twice"),
+    (json_lines('{"path": "a"}\n{"n": 1}\n'), "1 of 2 rows have no path; the first is row 2", "no path"),
+    (columns(path=["a", "b", "a", "c", "b", "a"]), "2 paths are listed more than once; the first is 'a', 3 t", "twice"),
     (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),
     (columns(path=["a", "b"], label=["x", ""]), "1 of 2 rows have no label", "a class has a name"),
     (columns(path=["a", "b"], label=["x", None]), "1 of 2 rows have no label", "a class for every sample"),
     (txt(""), "it lists no samples", "nothing at all"),
     (txt("a.jpg 1\nb.jpg\n"), "1 of 2 lines have no label, such as 'b.jpg', and others have one, such as", "some have"),
-    (txt("a.jpg\nb.jpg\na.jpg\n"), "1 path is listed more than once, the first is 'a.jpg', 2 times; --repeated list "
+    (txt("a.jpg\nb.jpg\na.jpg\n"), "1 path is listed more than once; the first is 'a.jpg', 2 times; --repeated list "
      "makes the rows of a path one sample, whose other columns are lists", "twice"),
     (columns(path=["a"], extra=MAP), "column 'extra' holds map<", "no index keeps it"),
     (columns(path=["a"], text=NOT_UTF8), "Invalid UTF8", "Latin-1 in Parquet"),
