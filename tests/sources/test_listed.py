@@ -262,7 +262,7 @@ SPLIT = [
        said="folders in them its classes; 3 images outside them belong to none", split=["train"],
        paths=["train/ant/1.jpg"], outside=4),
     of("splits without classes have no labels", files("notes.txt", "val/2.jpg", "train/1.jpg"), BY_FOLDERS,
-       said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split, .*add --labels none",
+       said=r"its 2 splits \(train, val\) hold no class folders, .*leave out --split; .*add --labels none",
        split=["train", "val"], paths=["train/1.jpg", "val/2.jpg"], outside=1, classes=None, labels=None),
     of("without labels, all files of a split are listed",
        files("notes.txt", "val/2.jpg", "train/1.jpg", "train/a/b/3.jpg"), BY_FOLDERS | UNLABELLED,
