@@ -282,7 +282,7 @@ def test_an_update_removes_no_image_of_tars_while_a_folder_may_not_be_read(tmp_p
     build()
     before = build.files()
     with forbidden("tars/b"), pytest.warns(PresizeWarning, match="1 folder left out"):
-        with pytest.raises(BuildError, match=r"1 image that --update would remove, .* first: b\.png: cannot be look"):
+        with pytest.raises(BuildError, match=r"1 image that --update would remove, .* first: b\.png: cannot be acce"):
             build(run=UPDATE)
     assert build.files() == before
 
