@@ -166,6 +166,8 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
         if not name and not pc.any(pc.not_equal(texts, "")).as_py():
             continue  # spreadsheets add such columns after the last named one
         is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
+        if name == "label" and (row := pc.index(pc.match_substring(texts, "\n"), True).as_py()) >= 0:
+            raise _unclosed(row, name, texts[row].as_py())
         names.append(name)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
@@ -225,14 +227,31 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
             lenient = pa.csv.ConvertOptions(check_utf8=False)
             pa.csv.read_csv(content, pa.csv.ReadOptions(use_threads=False), convert_options=lenient, **how)
         raise _wrong_row(wrong[-1], separator) from None
+    content.seek(max(content.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
+    tail = content.read()
     columns = []
     for name, column in zip(names, table.columns, strict=True):
+        last = column[-1].as_py() if len(column) else b""
+        end = last.rpartition(b'"')[2][-_TAIL_BYTES:]
+        if b"\n" in last and end.strip() and tail.endswith(end):
+            raise _unclosed(len(column) - 1, name, last.decode(errors="replace"))
         try:
             texts = column.cast(pa.string())
         except pa.ArrowInvalid:
             raise SourceError(f"column {name!r} is not UTF-8 text; save the table as UTF-8") from None
         columns.append(pc.utf8_ltrim_whitespace(texts) if name.startswith(" ") else texts)
     return pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
+
+
+_TAIL_BYTES = 64
+
+
+def _unclosed(row: int, name: str, value: str) -> SourceError:
+    begin = one_line(value.partition("\n")[0])
+    return SourceError(
+        f"column {name!r} in row {row + 1} after the header has a line break after {begin!r}: expected a closing "
+        'quote there; close the quote, or double a quote that belongs to the value ("")'
+    )
 
 
 def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:

@@ -144,6 +144,29 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
     assert read_table(write(tmp_path, name, text)).to_pydict() == expected, reason
 
 
+@pytest.mark.parametrize(
+    ("text", "column", "row"),
+    [
+        ('path,label\na,"x\nb,y\nc,y\n', "label", 1),
+        ('path,label\na,x\nb,"y\nc,y', "label", 2),
+        ('path,label\na,"x\nb,"y\nc,y\n', "label", 1),
+        ('path,caption\na,x\nb,"a ""cat"" on\nc,y\n', "caption", 2),
+    ],
+)
+def test_a_quote_that_is_not_closed_is_an_error_and_takes_no_rows(
+    text: str, column: str, row: int, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=f"column '{column}' in row {row} .* a line break after .* close the quote"):
+        read_table(write(tmp_path, "labels.csv", text))
+
+
+@pytest.mark.parametrize(
+    "text", ['path,caption\na,"b ""c"\n', 'path,caption\na,"b\nc"\n', 'path,caption\na,"b\nc ""d"""']
+)
+def test_quotes_and_line_breaks_in_the_last_row_are_read(text: str, tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, "labels.csv", text)).num_rows == 1
+
+
 def test_the_type_of_a_csv_column_depends_on_all_of_it(tmp_path: Path) -> None:
     text = "path,n\n" + "".join(f"{i:060},{i}\n" for i in range(40_000)) + "last,many\n"
     table = read_table(write(tmp_path, "labels.csv", text))
