@@ -195,7 +195,7 @@ def test_a_build_waits_for_workers_with_a_message(engine: str, photos: Path, tmp
         ("import presize; presize.__version__ = '0.0.1'", "it has presize 0.0.1, but the build has "),
         (
             "import presize.builder.fingerprint as own; own.codecs_digest = lambda _: 'other'",
-            "the same library versions give different bytes on this machine",
+            "the same library versions give different bytes: the processor",
         ),
     ],
     ids=["no presize", "another presize", "other codecs"],
