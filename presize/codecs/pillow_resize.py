@@ -241,8 +241,8 @@ def _table(
     """Return the weights of an axis (for rows, `channels` is 0); None if the C code cannot handle them.
 
     Tables of usual sizes are cached. A small one takes 45 kB at most, and 10 kB for random crops of photographs at
-    256 px, which need fewer than 1024 tables. A large one takes 170 kB at most, and 60 kB for the columns of most of
-    ImageNet's photographs, of which a thousand have 200 different widths."""
+    256 px, which need fewer than 1024 tables. A large one takes 170 kB at most, and 60 kB for the columns of most
+    ImageNet photographs. A thousand of these have 200 different widths."""
     inputs, begin, end, outputs, *part = span
     taps = 2 * _SUPPORT[filter] * max(outputs, end - begin) + outputs  # upper limit for all outputs together
     weights = (channels or 1) * taps

@@ -80,7 +80,7 @@ class Interval:
     @classmethod
     def of(cls, rounds: Sequence[float], within: float = 0.0, noise: float = 0.0) -> Self:
         """Return the interval of `rounds`. `within`: standard error of a round, from its own spread, as a share.
-        `noise`: noise_of() everything that these rounds measured, if the error is to be that of a noisier machine."""
+        `noise`: least spread to assume between rounds, as returned by noise_of()."""
         between = max(noise_of([rounds]), noise) * math.sqrt(1 + 1 / len(rounds))
         least = UNKNOWN_ERROR if len(rounds) == 1 else _LEAST_ERROR
         return cls(math.exp(fmean(map(math.log, rounds))), max(between, _BOTH * within, least))

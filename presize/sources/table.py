@@ -166,8 +166,10 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
         if not name and not pc.any(pc.not_equal(texts, "")).as_py():
             continue  # spreadsheets add such columns after the last named one
         is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
-        if name == "label" and (row := pc.index(pc.match_substring(texts, "\n"), True).as_py()) >= 0:
-            raise _unclosed(row, name, texts[row].as_py())
+        if name == "label":  # a text of several lines is possible, one that holds whole rows is not
+            swallowed = pc.match_substring_regex(texts, rf"\n[^\n]*[{separators}]")
+            if (row := pc.index(swallowed, True).as_py()) >= 0:
+                raise _unclosed(row, name, texts[row].as_py())
         names.append(name)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
@@ -227,6 +229,7 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
             lenient = pa.csv.ConvertOptions(check_utf8=False)
             pa.csv.read_csv(content, pa.csv.ReadOptions(use_threads=False), convert_options=lenient, **how)
         raise _wrong_row(wrong[-1], separator) from None
+    # An unclosed quote makes the rest of the file one value.
     content.seek(max(content.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
     tail = content.read()
     columns = []

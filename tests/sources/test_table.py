@@ -161,7 +161,8 @@ def test_a_quote_that_is_not_closed_is_an_error_and_takes_no_rows(
 
 
 @pytest.mark.parametrize(
-    "text", ['path,caption\na,"b ""c"\n', 'path,caption\na,"b\nc"\n', 'path,caption\na,"b\nc ""d"""']
+    "text",
+    ['path,label\na,"b\nc"\n', 'path,caption\na,"b ""c"\n', 'path,caption\na,"b\nc"\n', 'path,caption\na,"b\nc ""d"""'],
 )
 def test_quotes_and_line_breaks_in_the_last_row_are_read(text: str, tmp_path: Path) -> None:
     assert read_table(write(tmp_path, "labels.csv", text)).num_rows == 1
