@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import count, pairwise
-from statistics import fmean, median, stdev
+from statistics import fmean, geometric_mean, median, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -219,24 +219,25 @@ def _found(
 ) -> Diagnosis:
     now, *others = runs
     step = together(alone)
-    tried = []
-    for change, of in zip(changes, others, strict=True):
-        # The step alone limits every rate. With the present loader, it was measured a second time.
-        again = step.mean_s if change.alternative is None else survey.step.mean_s
-        possible = survey.loading.images / again * (survey.step.mean_s / change.pipeline.step.mean_s)
-        its = [min(ran.images_per_s, possible) for ran in of]
-        tried.append((change, its, median(ran.within for ran in of)))
+    # The step alone was measured apart from training. Where training on the same batches was faster, it was too slow.
+    same = [now, *(of for change, of in zip(changes, others, strict=True) if not change.has_own_step)]
+    fastest = max(geometric_mean(ran.images_per_s for ran in of) for of in same)
+    factor = min(survey.loading.images / fastest / step.mean_s, 1.0)
     found = replace(
         survey,
-        step=step.step,
+        step=step.step.times(factor),
         step_cores=step.cores,
-        copied_s=max(survey.copied_s - survey.step.mean_s, 0.0) + step.mean_s,
+        copied_s=max(survey.copied_s - survey.step.mean_s, 0.0) + factor * step.mean_s,
         rates=tuple(ran.images_per_s for ran in now),
         within=median(ran.within for ran in now),
         noise=noise_of([*([ran.images_per_s for ran in of] for of in runs), [one.mean_s for one in alone]]),
         batches=now[-1].batches,
         start_s=median(ran.start_s for ran in now),
     )
+    tried = [
+        (change, [ran.images_per_s for ran in of], median(ran.within for ran in of))
+        for change, of in zip(changes, others, strict=True)
+    ]
     return found.with_trials(tried)
 
 

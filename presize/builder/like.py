@@ -16,7 +16,7 @@ from presize.remote.bucket import Bucket
 from presize.remote.fetch import MANIFEST_BYTES
 from presize.sources.dataset import OF_SAMPLES
 from presize.store.data_files import MANIFEST
-from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, read_index
+from presize.store.index import read_index, source_columns
 from presize.store.manifest import Manifest, parse_manifest, read_manifest
 from presize.system.files import expanded, is_url, names_in, working_in
 
@@ -55,9 +55,8 @@ def options_of(root: str | os.PathLike[str]) -> DatasetOptions:
     with naming_options(root):
         image = replace(options.image, sizes=(Size.parse(manifest.size),))
         derived = tuple(text for text in manifest.derived if text not in OF_SAMPLES)
-    made = {*INDEX_COLUMNS, *(f"{each.name}_{column}" for each in options.companions for column in COMPANION_COLUMNS)}
-    names = read_index(Path(root), manifest, check=False).schema.names
-    columns = tuple(name for name in names if name not in made)
+    index = read_index(Path(root), manifest, check=False)
+    columns = source_columns(index.schema.names, [companion.name for companion in options.companions])
     return DatasetOptions(replace(options, image=image), manifest.classes, columns, derived)
 
 

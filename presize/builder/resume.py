@@ -22,7 +22,7 @@ from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
 from presize.sources.folder import UNSEEN
 from presize.sources.source_files import SourceReader, Url
-from presize.store.index import read_index
+from presize.store.index import read_index, source_columns
 from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, read_rejects
 
@@ -151,22 +151,24 @@ def check_may_update(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
             "update those and derive it again, or use --overwrite to replace it"
         )
+    index = None
     if existing[0] is not None and root is not None:
-        _check_removed(existing[0], plan, out, root)
+        with suppress(DatasetError):  # find_reuse reports it
+            index = read_index(root, existing[0])
+            _check_removed(index, plan, out)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("some sizes are missing")
     if found:
         differing = "; ".join(dict.fromkeys(found))
         raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
+    if existing[0] is not None and index is not None:
+        _check_labels(existing[0], index, plan, out)
 
 
-def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> None:
+def _check_removed(index: pa.RecordBatch, plan: Plan, out: object) -> None:
     """Raise BuildError if an update would remove unlistable images, or nearly all. Warn about emptied folders."""
-    try:
-        paths = read_index(root, existing).column("path")
-    except DatasetError:  # find_reuse reports it
-        return
+    paths = index.column("path")
     gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
     unseen = _unseen(plan.source.rejects)
     why = _at_or_below(gone, unseen)
@@ -192,6 +194,51 @@ def _check_removed(existing: Manifest, plan: Plan, out: object, root: Path) -> N
             f"--update removes the images of folders that are empty now, {printable(emptied[0])}{others} in "
             f"{plan.source.root}; if a disk is not mounted there, mount it and run again"
         )
+
+
+def _check_labels(existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object) -> None:
+    """Raise BuildError if an update would drop columns, replace labels by the names of folders, or renumber classes,
+    because an option of the source is not given again. Warn about samples that change their split."""
+    source, table = plan.source, plan.source.table
+    columns = source_columns(index.schema.names, [companion.name for companion in plan.options.companions])
+    is_by_folder = source.classes is not None and not (source.has_table or source.containers)
+    row = pc.index_in(index.column("path"), value_set=table.column("path"))  # null for removed samples
+
+    def changed(name: str, values: pa.ChunkedArray) -> pa.Array:
+        """Return the paths of samples whose value in an index column differs from that in `values`."""
+        return index.column("path").filter(pc.not_equal(index.column(name), values.combine_chunks().take(row)))
+
+    def refusal(what: str, options: str) -> BuildError:
+        return BuildError(
+            f"OUT {out} has {what}; give {options} as for its first build, or use --overwrite to replace it"
+        )
+
+    if lost := [name for name in columns if name not in source.fields]:
+        options = "--split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"
+        raise refusal(f"columns that --update would remove ({printable(', '.join(lost))})", options)
+    if is_by_folder and "label" not in columns:
+        raise refusal("no labels, and --update would add the names of folders", "--labels none")
+    if is_by_folder and existing.classes is None:
+        raise refusal("labels that --update would replace with the names of folders", "--labels")
+    if source.classes is not None and existing.classes is not None:
+        number_of = {name: number for number, name in enumerate(existing.classes)}
+        numbers = [number_of.get(name, -1) for name in source.classes]
+        others = changed("label", pc.take(pa.array(numbers, pa.int32()), table.column("label")))
+        if is_by_folder and len(others):
+            what = f"labels that are not the names of folders, such as that of {printable(others[0].as_py())}"
+            raise refusal(f"{what}, and --update would replace them", "--labels")
+        # A list that was not given is sorted, and each of its classes has a sample.
+        kept = [number for number in numbers if number >= 0]
+        without_images = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())
+        if list(source.classes) == sorted(source.classes) and (kept != sorted(kept) or without_images):
+            raise refusal("a class list that --update would change", "--classes")
+    if "split" in columns and index.column("split").type == table.column("split").type:
+        if len(moved := changed("split", table.column("split"))):
+            warn(
+                f"--update moves {plural(len(moved), 'image')} to another split, such as "
+                f"{printable(moved[0].as_py())}; to undo that, run it again with the --split and --split-seed of the "
+                "first build"
+            )
 
 
 def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:

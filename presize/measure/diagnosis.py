@@ -4,15 +4,16 @@ torch.
 Each of these is measured several times, in seconds per batch:
 
     load      a single worker makes a batch and hands it over; a simulation predicts any number of workers from it
-    step      training on one batch of the loader that stays on the device, before and after each run of training
+    step      training on one batch of the loader that stays on the device, before and after each round of training;
+              never longer than training on the same batches from any loader takes
     start     from the beginning of an epoch to its first batch
     trained   training on the batches of the loader, over whole epochs or whole bursts of its workers
 
     U     = step / trained      share of the time that the step works
     1 / U                       speed-up of training if loading cost nothing
     epoch = start + n · trained for n batches
-    rate  = images / trained, never above images / step, ± by the spread of rounds (presize.measure.stages.Interval),
-            of all rates and of the step together where that is larger
+    rate  = images / trained, ± by the spread of rounds (presize.measure.stages.Interval), of all rates and of the step
+            together where that is larger
     gain  = rate with a change / rate without it, round by round, ± likewise
 
 A simulation of the pipeline (presize.measure.simulation) only chooses the changes to try. Training then runs with each
@@ -105,6 +106,11 @@ class Change(NamedTuple):
     "channels_last" -> value."""
     pipeline: Pipeline  # with the change, to simulate
     alternative: int | None = None  # number of the other loader to use; None for the present one
+
+    @property
+    def has_own_step(self) -> bool:
+        """True if batches differ from the present ones, and with them the time of the step."""
+        return self.alternative is not None or "channels_last" in self.options
 
 
 class Trial(NamedTuple):

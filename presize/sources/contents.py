@@ -39,6 +39,8 @@ class Source:
         classes: the class names that ``label`` indexes; None if the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
         hidden, outside: the number of names that begin with a dot, and of files outside the class folders.
+        by_folder: whether classes are the first folders of paths.
+        has_table: whether a label table lists the samples.
         containers: the files that hold the samples; empty if each sample is a file.
     """
 
@@ -49,6 +51,7 @@ class Source:
     hidden: int = 0
     outside: int = 0
     by_folder: bool = False
+    has_table: bool = False
     containers: tuple[Container, ...] = ()
 
     @property

@@ -64,6 +64,12 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
     return columns | {f"{companion}_{name}": columns[name] for companion in companions for name in of_each}
 
 
+def source_columns(names: Sequence[str], companions: Sequence[str]) -> tuple[str, ...]:
+    """Return those of an index's columns that come from the source or its label table, such as label and split."""
+    made = {*INDEX_COLUMNS, *(f"{companion}_{name}" for companion in companions for name in COMPANION_COLUMNS)}
+    return tuple(name for name in names if name not in made)
+
+
 def companion_index(index: pa.RecordBatch, name: str) -> pa.RecordBatch:
     """Return the index of a companion, with the column names that images have."""
     names = index.schema.names

@@ -7,12 +7,14 @@ import json
 import os
 import runpy
 import shutil
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -310,9 +312,9 @@ def test_new_classes_shift_the_labels_without_rewriting_shards(build: Builder) -
     assert build.manifest().classes == ("ants", "cats", "dogs")
     assert build.data().numbers("label").tolist() == [0] + [1] * 8 + [2] * 8
     assert before.items() < shards(build).items()
-    build(run=UPDATE, samples=SourceOptions(classes=["dogs", "ants", "cats"]))
-    assert build.data().numbers("label").tolist() == [1] + [2] * 8 + [0] * 8
+    build.samples = SourceOptions(classes=["dogs", "ants", "cats"])
     build(run=UPDATE)
+    assert build.data().numbers("label").tolist() == [1] + [2] * 8 + [0] * 8
     assert_like_new(build)
 
 
@@ -680,3 +682,84 @@ def test_an_update_without_the_recorded_column_types_is_refused(build: Builder) 
         build(options=SMALL, run=UPDATE)
     assert build(options=typed, run=UPDATE).changes.built == 0
     assert options_of(build.out).options == typed
+
+
+# Options of the source that are not given again
+
+TABLED = "path,label,caption\ndogs/00.png,pug,one\ncats/01.png,tabby,two\ndogs/02.png,pug,three\n"
+
+
+def first_with(build: Builder, **options: Any) -> None:
+    """Build with these options of the source."""
+    if options.get("labels") == "table.csv":
+        options["labels"] = build.source.parent / "table.csv"
+        options["labels"].write_text(TABLED)
+    build(samples=SourceOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "error"),
+    [
+        (
+            {"labels": "table.csv"},
+            {},
+            r"columns that --update would remove \(caption\); give --labels, --split, --keys",
+        ),
+        ({"labels": "none"}, {}, r"no labels, and --update would add the names of folders; give --labels none as for"),
+        ({"split": "train=0.5,val=0.5"}, {}, r"columns that --update would remove \(split\); give --split as for its"),
+        ({}, {"labels": "none"}, r"columns that --update would remove \(label\); give --labels, --split, --keys and"),
+        (
+            {"classes": ["dogs", "cats"]},
+            {},
+            r"a class list that --update would change; give --classes as for its first",
+        ),
+        ({"classes": ["ants", "cats", "dogs"]}, {}, r"a class list that --update would change; give --classes as"),
+    ],
+    ids=["table", "no labels", "shares", "labels", "order of classes", "class without images"],
+)
+def test_an_update_without_an_option_of_the_source_is_refused_and_changes_nothing(
+    first: dict[str, object], then: dict[str, object], error: str, build: Builder
+) -> None:
+    first_with(build, **first)
+    before = build.files()
+    put(build.source / "cats" / "new.png", seed=90)
+    for run in (UPDATE, replace(UPDATE, verify=True)):
+        with pytest.raises(BuildError, match=rf"OUT {build.out} has {error}.*, or use --overwrite to replace it$"):
+            build(run=run, samples=SourceOptions(**then))  # type: ignore[arg-type]
+    assert build.files() == before
+
+
+@pytest.mark.parametrize("labels", ["text", "numbers"])
+def test_labels_of_a_table_are_not_replaced_by_the_names_of_folders(labels: str, build: Builder) -> None:
+    names = {"text": ("cats", "dogs"), "numbers": ("7", "9")}[labels]
+    table = build.source.parent / "labels.csv"
+    table.write_text(f"path,label\ndogs/00.png,{names[0]}\ncats/01.png,{names[1]}\ndogs/02.png,{names[1]}\n")
+    build(samples=SourceOptions(labels=table))
+    before = build.files()
+    with pytest.raises(BuildError, match=r"has labels that .*; give --labels as for its first build"):
+        build(run=UPDATE)
+    assert build.files() == before
+    table.write_text(table.read_text().replace(f"02.png,{names[1]}", f"02.png,{names[0]}"))
+    build(run=UPDATE, samples=SourceOptions(labels=table))
+    assert len(set(build.data().numbers("label")[[0, 2]].tolist())) == 1, "another table may change labels"
+
+
+def test_a_list_of_classes_may_grow_and_lose_classes_whose_images_are_gone(build: Builder) -> None:
+    build()
+    put(build.source / "bees" / "new.png", seed=90)
+    assert build(run=UPDATE).classes == 3
+    shutil.rmtree(build.source / "bees")
+    assert build(run=UPDATE).classes == 2
+
+
+def test_images_that_change_their_split_give_a_warning(build: Builder) -> None:
+    shares = SourceOptions(split="train=0.5,val=0.5", split_seed=3)
+    build(samples=shares)
+    with pytest.warns(
+        match=r"--update moves [0-9]+ images to another split, such as .*--split-seed of the first build"
+    ):
+        build(run=UPDATE, samples=replace(shares, split_seed=0))
+    put(build.source / "cats" / "new.png", seed=90)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(run=UPDATE, samples=replace(shares, split_seed=0))
