@@ -109,6 +109,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         fingerprint: Callable[[], int | None] | None = None,
     ) -> None:
         # Not DistributedSampler.__init__, which takes a dataset, and needs torch.distributed to be initialized.
+        if not hasattr(order, "seed"):
+            raise OptionError(f"order: expected an order, such as Shuffled(len(dataset)), got {order!r}")
         self.order = order
         self._seed_is_given = order.seed is not None
         self._seed_is_drawn = False

@@ -115,7 +115,11 @@ def chosen_target(data: Dataset, target: Target) -> Target:
 
 def find_split(data: Data, rows: Records | None, name: Any, column: str) -> Records:
     """Return the ascending positions of the samples (`rows` of `data`, or all) with the value `name` in a column."""
-    values = data.column(column)
+    try:
+        values = data.column(column)
+    except DatasetError as error:
+        fix = "; presize build --split adds it, also with --update" if column == "split" else ""
+        raise DatasetError(f"{error}{fix}") from None
     data.check_column(column)
     try:
         found = np.asarray(pc.fill_null(pc.equal(values, pa.scalar(name, values.type)), False))

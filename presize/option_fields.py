@@ -87,8 +87,9 @@ def check_options(options: object) -> None:
         value, name = getattr(options, each.name), each.name_in_errors
         if value is None and each.default is None:
             continue
-        if each.is_several:
-            check_type(name, value, tuple)
+        if each.is_several and not isinstance(value, tuple):
+            kind = getattr(each.kind, "__name__", "text")
+            raise OptionError(f"{name}: expected a tuple of {kind}, got {value!r}")
         for item in value if each.is_several else (value,):
             if each.choices:
                 check_choice(name, item, each.choices)

@@ -759,6 +759,14 @@ class DeriveOptions:
             raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
 
 
+def check_kinds(**given: object) -> None:
+    """Raise OptionError unless the arguments `options`, `run` and `samples` of a build are of their classes."""
+    kinds = {"options": BuildOptions, "run": RunOptions, "samples": SourceOptions}
+    for name, value in given.items():
+        if not isinstance(value, kinds[name]):
+            raise OptionError(f"{name}: expected {kinds[name].__name__}, got {type(value).__name__}")
+
+
 @documented
 @dataclass(frozen=True)
 class SampleOptions:

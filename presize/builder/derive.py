@@ -23,7 +23,16 @@ from presize.builder.run import build_planned
 from presize.builder.shard_table import ShardDone
 from presize.codecs.resize import target
 from presize.errors import DatasetError, OptionError, SourceError
-from presize.options import BuildOptions, Coordinates, DeriveOptions, ErrorBudget, ImageOptions, RunOptions, Size
+from presize.options import (
+    BuildOptions,
+    Coordinates,
+    DeriveOptions,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    Size,
+    check_type,
+)
 from presize.sources.columns import plain_column
 from presize.sources.dataset import DatasetSource, join_datasets
 from presize.store.rejects import Reject
@@ -79,6 +88,9 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
         SourceError: the datasets cannot be combined.
         OptionError: the size is larger than that of a dataset.
     """
+    if isinstance(datasets, str | os.PathLike):
+        raise OptionError(f"datasets: expected a list of datasets, got {os.fspath(datasets)!r}")
+    check_type("options", options, DeriveOptions)
     if not datasets:
         raise SourceError("expected at least one dataset to derive from, got none")
     source = join_datasets(datasets, options.only, options.classes, options.prefix)

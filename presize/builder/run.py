@@ -30,7 +30,7 @@ from presize.builder.work import BuildWork, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError, OptionError, warn
 from presize.formatting import duration, plural, printable, size_text
-from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions
+from presize.options import KEEP, BuildOptions, BuildPart, ImageOptions, RunOptions, SourceOptions, check_kinds
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource
 from presize.sources.scan import scan
@@ -125,6 +125,7 @@ def plan_build(
     samples: SourceOptions = SourceOptions(),
 ) -> Plan:
     """Return the plan of a build of `source`. Reads file names and sizes, but opens no images."""
+    check_kinds(options=options, samples=samples)
     found = scan(source, samples, options.follow_links, options.column_types, options.companions)
     check_annotations(found.table, options)
     return plan_of(found, options)
@@ -174,6 +175,7 @@ def build_dataset(
         BuildError: anything else stops the build, such as another build in `out`, or unfinished parts.
     """
     start = time.perf_counter()
+    check_kinds(options=options, run=run, samples=samples)
     source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options, update=run.update)
@@ -395,6 +397,7 @@ def build_part(
         BuildError: the part is already running, or other parts were started with other options. Others as in
             build_dataset.
     """
+    check_kinds(options=options, run=run, samples=samples)
     for name in ("update", "overwrite"):
         if getattr(run, name):
             raise OptionError(f"part: a build by parts cannot be combined with --{name}; leave one of them out")

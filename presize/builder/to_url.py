@@ -21,7 +21,7 @@ from presize.builder.resume import check_may_update, differences_from, is_all_of
 from presize.builder.run import BuildResult, build_planned, nothing_to_do, plan_build, result_of
 from presize.builder.shard_table import ShardDone, ShardTable
 from presize.errors import BuildError, DatasetError, OptionError
-from presize.options import BuildOptions, RunOptions, SourceOptions
+from presize.options import BuildOptions, RunOptions, SourceOptions, check_kinds
 from presize.remote.bucket import Bucket, Connections
 from presize.remote.cache import default_cache_dir
 from presize.remote.fetch import MANIFEST_BYTES, download_file, fetch_dataset
@@ -72,6 +72,7 @@ def build_to_url(
         Others as in build_dataset.
     """
     start = time.perf_counter()
+    check_kinds(options=options, run=run, samples=samples)
     if options.layout == "folder":
         raise OptionError(f"to: image files can only be written to a local folder, and OUT is {url}; give a folder")
     folder = _folder_of(url, scratch)

@@ -218,6 +218,9 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
             raise click.UsageError(
                 f"--{name}: applies only to {' and '.join(users)}, but --format is {image.format}; leave it out."
             )
+    for name in ("fit", "filter", "upscale", "resize_backend"):
+        if set(image.sizes) == {KEEP} and is_from(name, ParameterSource.COMMANDLINE):
+            raise click.UsageError(f"--{name.replace('_', '-')}: has no effect with --size keep; leave it out.")
     run = given(RunOptions, typed)
     warn_of_jobs(run.jobs)
     return options, given(SourceOptions, typed, classes=classes), run

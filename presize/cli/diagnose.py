@@ -99,7 +99,8 @@ def diagnose(
 
     with temporary_folder("presize-diagnose-") as place:
         if not no_trial and not os.path.exists(os.path.join(path, MANIFEST)):
-            tell(f"building a small dataset to try: {name}")
+            if os.path.exists(path):
+                tell(f"building a small dataset to try: {name}")
             trial = build_trial(path, place, size, seed=asked.seed)
         found = diagnose_path(path, asked, trial=trial, trial_name=name, on_step=tell)
     found = replace(found, seconds=time.perf_counter() - begin)  # includes importing torch and building the trial

@@ -34,6 +34,8 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
         lines = [f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}"]
         if any(problem.file.startswith("shards/") for problem in result.problems):
             lines.append("  presize repair SRC OUT rebuilds damaged shards")
+        elif result.problems:
+            lines.append("  presize build SRC OUT --overwrite builds the dataset again")
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -68,7 +68,7 @@ def _why_no_image(data: bytes) -> str:
     if data.startswith((NPY, EXR)):
         return "an array, not an image; --pair-format npy stores it as a companion"
     if data.startswith(b"PK\3\4"):
-        return "a zip archive, such as .npz or .pt; save an array with numpy.save"
+        return "a zip archive, such as .npz or .pt; unpack images, and save an array with numpy.save"
     start = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return "an HTML page, not an image"

@@ -78,7 +78,8 @@ def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | 
     elif isinstance(error, UnicodeError):
         raise error
     else:
-        raise SourceError(f"column {name!r}: {one_line(error)}") from None
+        fix = "" if isinstance(error, OverflowError) else "; write its values all as text, or all as numbers"
+        raise SourceError(f"column {name!r}: {one_line(error)}{fix}") from None
 
 
 def one_line(message: object) -> str:

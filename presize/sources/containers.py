@@ -36,7 +36,7 @@ from presize.sources.labels import check_classes, class_labels, of_containers
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
 from presize.sources.source_files import Container
-from presize.sources.tar import COMPRESSED_TARS, list_tar
+from presize.sources.tar import COMPRESSED_TARS, CONSECUTIVE, list_tar
 from presize.store.data_files import MANIFEST
 from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
@@ -230,6 +230,7 @@ def list_containers(
         if options.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
+        _warn_of_parted(source.name, listed)
     if not len(listed.table):
         first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
@@ -237,6 +238,24 @@ def list_containers(
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))
     hidden = sum(one.hidden for one in listings)
     return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=listed.containers)
+
+
+def _warn_of_parted(source: str, listed: _Listed) -> None:
+    """Warn about files of tars, such as labels, that are not next to the image of the same name."""
+    parted = pa.array([each.path for each in listed.rejects if each.reason.endswith(CONSECUTIVE)], pa.large_string())
+    if not len(parted):
+        return
+    tars = of_containers(listed.table, [container.path for container in listed.containers])
+    images = pc.binary_join_element_wise(
+        tars, listed.table.column("path").combine_chunks(), pa.scalar("/", pa.large_string())
+    )
+    stems = (pc.replace_substring_regex(paths, r"\.[^/]*$", "") for paths in (parted, images))
+    beside = parted.filter(pc.is_in(*stems))
+    if len(beside):
+        warn(
+            f"source {source!r}: {plural(len(beside), 'file')} not next to the image of the same name, such as "
+            f"{printable(beside[0].as_py())}, are left out with the labels in them; make the tar with --sort=name"
+        )
 
 
 def _list_all(

@@ -166,6 +166,8 @@ def _pax(value: bytes) -> dict[str, str]:
     return records
 
 
+CONSECUTIVE = "the files of a sample must be consecutive"
+
 _FIELDS = ("json", "cls", "txt")
 _FIELD_BYTES = 1 << 20  # limit for a file with fields
 _SAMPLES_AT_ONCE = 16384
@@ -276,9 +278,7 @@ class _Samples:
         else:
             names = ", ".join(f".{extension}" for extension in sorted(files))
             wanted = f".{self.extension}" if self.extension else "image"
-            self._reject(
-                first.name, f"no {wanted} among {names}; the files of a sample must be consecutive", NOT_AN_IMAGE
-            )
+            self._reject(first.name, f"no {wanted} among {names}; {CONSECUTIVE}", NOT_AN_IMAGE)
 
     def finish_early(self, error: CutShort) -> None:
         """Keep the last sample if it is complete: the next one has begun, or it has the previous one's extensions."""

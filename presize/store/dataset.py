@@ -269,7 +269,7 @@ class Dataset:
         whose = "" if self.companion_name is None else f"the {self.companion_name} of "
         return DatasetError(
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
-            f"{str(what) or 'out of memory'}; presize verify lists all damaged samples"
+            f"{str(what) or 'out of memory'}; presize verify lists all damage"
         )
 
 

@@ -511,3 +511,9 @@ def test_a_repair_without_a_source_says_to_derive_again(made: Made, tmp_path: Pa
     assert [problem.what.partition(": cannot be read: ")[2] for problem in problems] == 2 * [
         "No such file or directory; derive the dataset again, with --overwrite"
     ]
+
+
+def test_one_dataset_has_to_be_in_a_list(dataset: Path, tmp_path: Path) -> None:
+    for one in (dataset, str(dataset)):
+        with pytest.raises(OptionError, match=rf"^datasets: expected a list of datasets, got '{dataset}'$"):
+            derive_dataset(one, tmp_path / "derived")  # type: ignore[arg-type]

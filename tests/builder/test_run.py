@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import presize.builder.tasks.staging
 import presize.builder.tasks.task
 import presize.store.shard
 from builds import BROKEN_PNG, OVERWRITE, REPORTED, SERIAL, SMALL, UPDATE, Builder, Stopped, files, put
-from presize.builder.run import build_dataset, plan_build
+from presize.builder.run import build_dataset, build_part, plan_build
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.task import Task
-from presize.errors import BuildError, DatasetError, ImageError, PresizeWarning, SourceError
-from presize.options import BuildOptions, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.builder.to_url import build_to_url
+from presize.errors import BuildError, DatasetError, ImageError, OptionError, PresizeWarning, SourceError
+from presize.options import BuildOptions, BuildPart, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
 from presize.store.index import read_index
 from presize.store.verify import VerifyResult, verify_dataset
 
@@ -556,3 +558,27 @@ def test_a_source_that_disappears_stops_the_build(build: Builder, monkeypatch: p
     every_task(monkeypatch, lambda _: build.source.exists() and build.source.rename(build.out.with_name("gone")))
     with pytest.raises(BuildError, match=r"cannot read .*run again to resume"):
         build()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"options": ImageOptions()}, "options: expected BuildOptions, got ImageOptions"),
+        ({"run": SourceOptions()}, "run: expected RunOptions, got SourceOptions"),
+        ({"samples": RunOptions()}, "samples: expected SourceOptions, got RunOptions"),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(wrong: dict[str, Any], said: str, build: Builder) -> None:
+    given: dict[str, Any] = {"options": build.options, "run": SERIAL, "samples": SourceOptions()} | wrong
+    url = partial(build_to_url, build.source, "s3://bucket/out")
+    for call in (
+        partial(build_dataset, build.source, build.out),
+        partial(build_part, build.source, build.out, BuildPart(1, 2)),
+        url,
+    ):
+        with pytest.raises(OptionError, match=f"^{said}$"):
+            call(**given)
+    given.pop("run")
+    if "run" not in wrong:
+        with pytest.raises(OptionError, match=f"^{said}$"):
+            plan_build(build.source, **given)

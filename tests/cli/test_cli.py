@@ -334,6 +334,23 @@ def test_verify_exits_with_0_or_names_damage_and_exits_with_1_even_if_quiet(
     assert (ran.code, ran.out) == (1, f"{problem['file']}: {problem['what']}\n")
 
 
+@pytest.mark.parametrize(
+    ("damaged", "cure"),
+    [
+        ("shards/00003.lmdb", "presize repair SRC OUT rebuilds damaged shards"),
+        ("index.arrow", "presize build SRC OUT --overwrite builds the dataset again"),
+    ],
+)
+def test_verify_says_what_mends_the_damage(
+    damaged: str, cure: str, presize: Callable[..., Ran], dataset: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(dataset, tmp_path / "out"))
+    content = bytearray((out / damaged).read_bytes())
+    content[len(content) // 2] ^= 1
+    (out / damaged).write_bytes(content)
+    assert presize("verify", out).out.splitlines()[-1] == f"  {cure}"
+
+
 def test_sample_creates_folders_that_build_accepts(build: Build, presize: Callable[..., Ran], tmp_path: Path) -> None:
     made = presize("sample", tmp_path / "raw", "--images", 6, "--classes", 2, "--long-side", 64)
     assert made.out == f"{tmp_path / 'raw'}: 6 files in 2 classes\n"

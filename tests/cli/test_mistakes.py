@@ -32,6 +32,8 @@ MISTAKES = [
     ("build RAW OUT --quality 101", 2, "--quality: expected a whole number from 1 to 100"),
     ("build RAW OUT --quality 80 --format png", 2, "--quality: applies only to jpeg and webp"),
     ("build RAW OUT --subsampling 444 --format webp", 2, "--subsampling: applies only to jpeg"),
+    ("build RAW OUT --size keep --fit crop", 2, "--fit: has no effect with --size keep; leave it out"),
+    ("build RAW OUT --size keep --upscale", 2, "--upscale: has no effect with --size keep; leave it out"),
     ("build RAW OUT --like EMPTY", 1, "is not a presize dataset"),
     ("build RAW OUT --jobs 0", 2, "--jobs: expected a whole number from 1"),
     ("build RAW OUT --max-errors few", 2, "--max-errors: expected a count or a percentage"),

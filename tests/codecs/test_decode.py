@@ -192,7 +192,7 @@ NO_IMAGES = {
     b"": "the file is empty",
     b"\n <!DOCTYPE html><title>404</title>": "an HTML page, not an image",
     b"\xef\xbb\xbf<html>": "an HTML page, not an image",
-    b"PK\3\4" + bytes(30): "a zip archive, such as .npz or .pt; save an array with numpy.save",
+    b"PK\3\4" + bytes(30): "a zip archive, such as .npz or .pt; unpack images, and save an array with numpy.save",
     b"\x93NUMPY\x01\x00v\x00" + bytes(200): "an array, not an image; --pair-format npy stores it as a companion",
     **dict.fromkeys(
         (

@@ -55,6 +55,11 @@ def test_a_sampler_yields_the_order() -> None:
         assert {(visit.seed, visit.epoch) for visit in visits} == {(order.seed, 0)}
 
 
+def test_an_order_is_not_a_number() -> None:
+    with pytest.raises(OptionError, match=r"^order: expected an order, such as Shuffled\(len\(dataset\)\), got 3$"):
+        EpochSampler(3)  # type: ignore[arg-type]
+
+
 def loaded(order: Order, state: dict[str, int], **options: Any) -> EpochSampler:
     sampler = EpochSampler(order, **options)
     sampler.load_state_dict(json.loads(json.dumps(state)))

@@ -373,6 +373,13 @@ TARS = [
          holding("a.tar", bytes(padding).join(tar_bytes(tar_samples(3, n), tarfile.GNU_FORMAT) for n in (0, 3, 6))),
          values=[picture(n) for n in range(9)], labels=[n % 3 for n in range(9)])
       for padding in (0, 512, 10240, 3 << 20)),
+    of("labels apart from their images",
+       in_tar(("1.cls", b"0"), ("2.cls", b"1"), ("3.txt", b"no image"), ("1.png", CAT), ("2.png", CAT)),
+       said="source .*: 2 files not next to the image of the same name, such as a.tar/1.cls, are left out with the "
+            "labels in them; make the tar with --sort=name$",
+       paths=["1.png", "2.png"],
+       rejected={f"a.tar/{name}": f"no image among {name[1:]}; the files of a sample must be consecutive"
+                 for name in ("1.cls", "2.cls", "3.txt")}),
     of("a sample does not continue in the next tar",
        holding("a.tar", tar_bytes([*tar_samples(2), ("x.png", CAT)])
                + tar_bytes([("x.cls", b"1"), *tar_samples(1, 5)])),

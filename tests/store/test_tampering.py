@@ -228,7 +228,7 @@ def column(name: str, kind: str) -> str:
 
 
 DAMAGED = r"index\.arrow is damaged: "
-LENGTH = r"is damaged: its length differs from the index; presize verify lists all damaged samples$"
+LENGTH = r"is damaged: its length differs from the index; presize verify lists all damage$"
 OTHER_RECORD = r"shards/0000\d\.lmdb: row \d \(class-.* is damaged: its length or CRC-32 differs from the"
 NOT_ONCE = r"index\.arrow: it does not list each of the 3 rows of shards/0000[01]\.lmdb once"
 UNDECODABLE = r"row \d \(.*\) cannot be decoded: "
@@ -295,7 +295,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "a shorter record": record(2, lambda old: old[:-1]),
         "an empty record": record(2, lambda _: b""),
     }),
-    ("lmdb", reading(r"^sample \d \(class-0/\d.png\) of .* is damaged: .*; presize verify lists all damaged samples$",
+    ("lmdb", reading(r"^sample \d \(class-0/\d.png\) of .* is damaged: .*; presize verify lists all damage$",
                      UNDECODABLE, export=""), {
         "a record of zeros": record(2, lambda old: bytes(len(old))),
         "a record with half of zeros": record(2, lambda old: old[:300] + bytes(len(old) - 300)),
