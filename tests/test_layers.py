@@ -60,7 +60,7 @@ LIBRARIES = {
 
 
 def name_of(path: Path) -> str:
-    """Return ``build/run`` for presize/builder/run.py, ``datasets/lmdb`` for datasets/dataset.py."""
+    """Return ``build/run`` for presize/builder/run.py, ``datasets/dataset`` for datasets/dataset.py."""
     return path.relative_to(ROOT).as_posix().removeprefix("presize/").removesuffix(".py").removesuffix("/__init__")
 
 

@@ -273,6 +273,8 @@ def verdicts(kind: Kind, variants: Sequence[Summary]) -> list[str]:
 
 
 def bench_text(results: Results) -> str:
+    """Return the headline of a benchmark, a table for each kind of measurement, and the notes, as ``presize bench``
+    prints them."""
     lines = [f"{headline(results)}.", ""]
     for kind, variants in summarise(results).items():
         columns, rows = table_of(variants)

@@ -94,7 +94,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
 
 
 HASHED_BYTES = 256_000_000
-"""Size of the largest index that is hashed on opening: about two million samples, up to a second."""
+"""Size of the largest index that is hashed on opening: about 2.7 million samples, up to a second."""
 
 
 def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = True) -> pa.RecordBatch:

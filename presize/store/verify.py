@@ -140,7 +140,7 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
     paths = index["path"].to_pylist()
     unsafe = [path for path in paths if not is_safe(path)]
     if unsafe:
-        yield f"{plural(len(unsafe), 'path leads', 'paths lead')} out of the source, the first is {unsafe[0]!r}"
+        yield f"{plural(len(unsafe), 'path leads', 'paths lead')} out of the source; the first is {unsafe[0]!r}"
     if len(set(paths)) < len(paths):
         yield "a path is listed twice"
     if manifest.classes is not None:

@@ -326,11 +326,11 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
     ("lmdb", {"verify": "index.arrow: a path is listed twice", "export": "the path 'class-0/0.png' twice"}, {
         "a path twice": index("path", [*PATHS[:5], PATHS[0]]),
     }),
-    ("lmdb", {"verify": r"1 path leads out of the source, the first is '\.\./a'",
+    ("lmdb", {"verify": r"1 path leads out of the source; the first is '\.\./a'",
               "export": r"the path '\.\./a', which leads out of the folder; nothing was written"}, {
         "a path that leads out": index("path", "../a", 3),
     }),
-    ("lmdb", {"verify": "2 paths lead out of the source, the first is 'a/../..'",
+    ("lmdb", {"verify": "2 paths lead out of the source; the first is 'a/../..'",
               "export": "the path 'a/../..', which leads"}, {
         "paths that lead out": index("path", [*PATHS[:4], "a/../..", ".."]),
     }),
