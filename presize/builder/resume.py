@@ -40,7 +40,7 @@ _MOST_REMOVED = 0.9
 """Largest share of its images that an update may remove. More are usually missing by mistake (an unmounted disk or
 another SRC), and rebuilding the few that remain is quick."""
 
-_LEAVE_OUT = "leave out options that differ, or use --overwrite to replace it"
+_REPLACE = "use --overwrite to replace it"
 
 
 def decide(unfinished: Unfinished, has_work: bool, published: Published, flag: Flag) -> Decision:
@@ -142,31 +142,35 @@ def _refusal(
 
 
 def check_may_update(
-    existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, fix: str = _LEAVE_OUT
+    existing: Sequence[Manifest | None], plan: Plan, out: object, root: Path | None = None, otherwise: str = _REPLACE
 ) -> None:
     """Raise BuildError unless the datasets were built with the options of `plan`; samples may differ. If `root` has the
-    index of the first, raise it also if an update would remove images that could not be listed, or nearly all."""
+    index of the first, raise it also if an update would remove images that could not be listed, or nearly all, or would
+    lose labels. `otherwise` says how to build anyway."""
     if derived := next((manifest.derived for manifest in existing if manifest and manifest.derived), None):
         raise BuildError(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
-            "update those and derive it again, or use --overwrite to replace it"
+            f"update those and derive it again, or {otherwise}"
         )
     index = None
     if existing[0] is not None and root is not None:
         with suppress(DatasetError):  # find_reuse reports it
             index = read_index(root, existing[0])
-            _check_removed(index, plan, out)
+            _check_removed(index, plan, out, otherwise)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("some sizes are missing")
     if found:
         differing = "; ".join(dict.fromkeys(found))
-        raise BuildError(f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; {fix}")
+        raise BuildError(
+            f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; leave out options "
+            f"that differ, or {otherwise}"
+        )
     if existing[0] is not None and index is not None:
-        _check_labels(existing[0], index, plan, out)
+        _check_labels(existing[0], index, plan, out, otherwise)
 
 
-def _check_removed(index: pa.RecordBatch, plan: Plan, out: object) -> None:
+def _check_removed(index: pa.RecordBatch, plan: Plan, out: object, otherwise: str) -> None:
     """Raise BuildError if an update would remove unlistable images, or nearly all. Warn about emptied folders."""
     paths = index.column("path")
     gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
@@ -186,7 +190,7 @@ def _check_removed(index: pa.RecordBatch, plan: Plan, out: object) -> None:
         raise BuildError(
             f"OUT {out} holds {plural(len(paths), 'image')}, and --update would remove {len(gone):,} of them, whose "
             f"files are no longer in {plan.source.name}, such as {printable(gone[0].as_py())}; mount the missing "
-            "disk, or give the SRC that has them; to remove them on purpose, rebuild OUT with --overwrite"
+            f"disk, or give the SRC that has them; to remove them on purpose, {otherwise}"
         )
     if emptied := _emptied_folders(plan.source.root, gone):
         others = f" and {len(emptied) - 1:,} more" if emptied[1:] else ""
@@ -196,7 +200,7 @@ def _check_removed(index: pa.RecordBatch, plan: Plan, out: object) -> None:
         )
 
 
-def _check_labels(existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object) -> None:
+def _check_labels(existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object, otherwise: str) -> None:
     """Raise BuildError if an update would drop columns, replace labels by the names of folders, or renumber classes,
     because an option of the source is not given again. Warn about samples that change their split."""
     source, table = plan.source, plan.source.table
@@ -209,9 +213,7 @@ def _check_labels(existing: Manifest, index: pa.RecordBatch, plan: Plan, out: ob
         return index.column("path").filter(pc.not_equal(index.column(name), values.combine_chunks().take(row)))
 
     def refusal(what: str, options: str) -> BuildError:
-        return BuildError(
-            f"OUT {out} has {what}; give {options} as for its first build, or use --overwrite to replace it"
-        )
+        return BuildError(f"OUT {out} has {what}; give {options} as for its first build, or {otherwise}")
 
     if lost := [name for name in columns if name not in source.fields]:
         options = "--split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"

@@ -89,8 +89,9 @@ def build_to_url(
             download_file(buckets[0], first.rejects, folder / first.rejects.file)
             run = trying_again(plan, run, there, folder)
         is_update = run.update and all(there)
-        if is_update:
-            check_may_update(there, plan, url, fix="give the options that it was built with, or choose another OUT")
+        if is_update and first is not None:
+            download_file(buckets[0], first.index, folder / first.index.file)
+            check_may_update(there, plan, url, folder, otherwise="choose another OUT")
         else:
             _check_same(plan, there, url)
         on_plan(plan)

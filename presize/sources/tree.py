@@ -137,8 +137,8 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
     if strays:
         become = "its splits, and folders in them its classes" if in_splits else "its classes"
         warn(
-            f"source {tree.root!r} has folders, which become {become}; {plural(strays, 'image')} outside them "
-            "cannot have one and are left out: move them into such a folder, or use all images without labels: --labels none"
+            f"source {tree.root!r} has folders, which become {become}; {plural(strays, 'image')} outside them cannot "
+            "have one and are left out: move them into such a folder, or use all images without labels: --labels none"
         )
     by_folder = classes is not None and not in_splits
     root = tree.root if isinstance(tree.root, Url) else Path(tree.root)

@@ -296,7 +296,7 @@ def test_an_update_that_would_remove_most_images_is_refused(build: Builder) -> N
         path.unlink()
     said = (
         r"holds 40 images, and --update would remove 37 of them, whose files are no longer in .*/photos, such as "
-        r"class-0/00\.png; mount the missing disk, or give the SRC that has them; .* rebuild OUT with --overwrite$"
+        r"class-0/00\.png; mount the missing disk, or give the SRC that has them; .* use --overwrite to replace it$"
     )
     with pytest.raises(BuildError, match=said):
         build(run=UPDATE)

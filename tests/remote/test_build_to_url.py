@@ -19,7 +19,7 @@ from presize import build_dataset, build_to_url
 from presize.builder.derive import DeriveOptions, derive_dataset
 from presize.builder.run import BuildResult
 from presize.errors import BuildError, OptionError, PresizeWarning, RemoteError
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.remote import fetch as module
 from presize.remote.bucket import Bucket
 from presize.remote.fetch import fetch_dataset
@@ -213,6 +213,18 @@ def test_impossible_builds_are_refused_before_anything_is_built_or_claimed(site:
         site.build(UPDATE, other)
     assert CLAIM not in site.names()
     site.build(UPDATE, scratch=tmp_path / "elsewhere")
+
+
+def test_an_update_that_would_replace_labels_is_refused_before_it_claims_anything(site: Site) -> None:
+    unlabelled = SourceOptions(labels="none")
+    site.build(samples=unlabelled)
+    site.add()
+    said = rf"^OUT {site.url} has no labels, and .*; give --labels none as for its first build, or choose another OUT$"
+    with pytest.raises(BuildError, match=said):
+        site.build(UPDATE)
+    assert CLAIM not in site.names()
+    assert site.build(UPDATE, samples=unlabelled).changes.built == 1
+    site.check_done()
 
 
 def test_a_store_that_fails_ends_the_build_with_a_line(site: Site, proxy: Proxy) -> None:
