@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from presize.options import RunOptions
 from presize.sources.dataset import DatasetSource
 from presize.sources.folder import UNSEEN
 from presize.sources.source_files import SourceReader, Url
-from presize.store.index import read_index, source_columns
+from presize.store.index import read_index, source_columns, validate_column
 from presize.store.manifest import Manifest
 from presize.store.rejects_file import Rejects, read_rejects
 
@@ -152,11 +152,9 @@ def check_may_update(
             f"OUT {out} was derived from other datasets ({', '.join(derived)}), which an update from SRC would undo; "
             f"update those and derive it again, or {otherwise}"
         )
-    index = None
-    if existing[0] is not None and root is not None:
-        with suppress(DatasetError):  # find_reuse reports it
-            index = read_index(root, existing[0])
-            _check_removed(index, plan, out, otherwise)
+    index = None if existing[0] is None or root is None else _readable_index(existing[0], root)
+    if index is not None:
+        _check_removed(index, plan, out, otherwise)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("some sizes are missing")
@@ -166,8 +164,17 @@ def check_may_update(
             f"OUT {out} holds a dataset that differs ({differing}), which --update cannot change; leave out options "
             f"that differ, or {otherwise}"
         )
-    if existing[0] is not None and index is not None:
-        _check_labels(existing[0], index, plan, out, otherwise)
+    if existing[0] is not None and root is not None and index is not None:
+        _check_labels(existing[0], index, plan, out, root, otherwise)
+
+
+def _readable_index(manifest: Manifest, root: Path) -> pa.RecordBatch | None:
+    """Return the index of a dataset; None if it is damaged, which find_reuse reports."""
+    with suppress(DatasetError):
+        index = read_index(root, manifest)
+        validate_column(index.column("path"), "path", root)
+        return index
+    return None
 
 
 def _check_removed(index: pa.RecordBatch, plan: Plan, out: object, otherwise: str) -> None:
@@ -200,47 +207,65 @@ def _check_removed(index: pa.RecordBatch, plan: Plan, out: object, otherwise: st
         )
 
 
-def _check_labels(existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object, otherwise: str) -> None:
-    """Raise BuildError if an update would drop columns, replace labels by the names of folders, or renumber classes,
-    because an option of the source is not given again. Warn about samples that change their split."""
+def _check_labels(
+    existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object, root: Path, otherwise: str
+) -> None:
+    """Refuse an update that would drop columns, replace labels by the names of folders, or renumber classes, because an
+    option of the source is not given again. Warn about other dropped columns, and samples that change their split."""
     source, table = plan.source, plan.source.table
-    columns = source_columns(index.schema.names, [companion.name for companion in plan.options.companions])
+    old = source_columns(index.schema.names, [companion.name for companion in plan.options.companions])
     is_by_folder = source.classes is not None and not (source.has_table or source.containers)
     row = pc.index_in(index.column("path"), value_set=table.column("path"))  # null for removed samples
+
+    def refuse(what: str, options: str) -> NoReturn:
+        raise BuildError(f"OUT {out} has {what}; give {options} as for its first build, or {otherwise}")
 
     def changed(name: str, values: pa.ChunkedArray) -> pa.Array:
         """Return the paths of samples whose value in an index column differs from that in `values`."""
         return index.column("path").filter(pc.not_equal(index.column(name), values.combine_chunks().take(row)))
 
-    def refusal(what: str, options: str) -> BuildError:
-        return BuildError(f"OUT {out} has {what}; give {options} as for its first build, or {otherwise}")
-
-    if lost := [name for name in columns if name not in source.fields]:
-        options = "--split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"
-        raise refusal(f"columns that --update would remove ({printable(', '.join(lost))})", options)
-    if is_by_folder and "label" not in columns:
-        raise refusal("no labels, and --update would add the names of folders", "--labels none")
+    if lost := [name for name in old if name not in source.fields]:
+        columns = printable(", ".join(lost))
+        if is_by_folder or not source.fields or not {"label", "split"}.isdisjoint(lost):
+            options = "--labels or --split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"
+            refuse(f"columns that --update would remove ({columns})", options)
+        warn(f"--update removes columns that the source no longer has: {columns}")
+    if source.has_table and (texts := [name for name in old if _is_list(index, name) and not _is_list(table, name)]):
+        refuse(f"lists in columns that --update would replace ({printable(', '.join(texts))})", "--repeated list")
+    if is_by_folder and "label" not in old:
+        refuse("no labels, and --update would add the names of folders", "--labels none, or its table,")
     if is_by_folder and existing.classes is None:
-        raise refusal("labels that --update would replace with the names of folders", "--labels")
+        refuse("labels that --update would replace with the names of folders", "--labels")
     if source.classes is not None and existing.classes is not None:
         number_of = {name: number for number, name in enumerate(existing.classes)}
         numbers = [number_of.get(name, -1) for name in source.classes]
         others = changed("label", pc.take(pa.array(numbers, pa.int32()), table.column("label")))
         if is_by_folder and len(others):
-            what = f"labels that are not the names of folders, such as that of {printable(others[0].as_py())}"
-            raise refusal(f"{what}, and --update would replace them", "--labels")
-        # A list that was not given is sorted, and each of its classes has a sample.
+            what = f"labels that are not the names of these folders, such as that of {printable(others[0].as_py())}"
+            refuse(f"{what}, and --update would replace them", "--labels or --split")
         kept = [number for number in numbers if number >= 0]
-        without_images = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())
-        if list(source.classes) == sorted(source.classes) and (kept != sorted(kept) or without_images):
-            raise refusal("a class list that --update would change", "--classes")
-    if "split" in columns and index.column("split").type == table.column("split").type:
+        unused = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())
+        if not source.has_list and (kept != sorted(kept) or (unused and unused - _rejected(existing, root))):
+            refuse("a class list that --update would change", "--classes")
+    if "split" in old and index.column("split").type == table.column("split").type == pa.large_string():
+        validate_column(index.column("split"), "split", root)
         if len(moved := changed("split", table.column("split"))):
             warn(
                 f"--update moves {plural(len(moved), 'image')} to another split, such as "
                 f"{printable(moved[0].as_py())}; to undo that, run it again with the --split and --split-seed of the "
                 "first build"
             )
+
+
+def _is_list(table: pa.Table | pa.RecordBatch, name: str) -> bool:
+    return name in table.schema.names and pa.types.is_large_list(table.schema.field(name).type)
+
+
+def _rejected(existing: Manifest, root: Path) -> set[int]:
+    """Return the classes whose folder is in the path of a reject."""
+    paths = read_rejects(root / existing.rejects.file).columns.column("path").to_pylist()
+    folders = {folder for path in paths for folder in path.split("/")[:-1]}
+    return {number for number, name in enumerate(existing.classes or ()) if name in folders}
 
 
 def _emptied_folders(root: Path | Url, gone: pa.Array) -> list[str]:

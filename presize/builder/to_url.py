@@ -90,7 +90,8 @@ def build_to_url(
             run = trying_again(plan, run, there, folder)
         is_update = run.update and all(there)
         if is_update and first is not None:
-            download_file(buckets[0], first.index, folder / first.index.file)
+            for file in (first.index, first.rejects):
+                download_file(buckets[0], file, folder / file.file)
             check_may_update(there, plan, url, folder, otherwise="choose another OUT")
         else:
             _check_same(plan, there, url)

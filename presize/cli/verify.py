@@ -32,10 +32,10 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
         print_json(result, "samples problems")
     else:
         lines = [f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}"]
-        if any(problem.file.startswith("shards/") for problem in result.problems):
-            lines.append("  presize repair SRC OUT rebuilds damaged shards")
-        elif result.problems:
-            lines.append("  presize build SRC OUT --overwrite builds the dataset again")
+        if result.problems:
+            only_shards = all(problem.file.startswith("shards/") for problem in result.problems)
+            again = f"{'derive' if manifest.derived else 'build'} OUT again with --overwrite and the same options"
+            lines.append(f"  {'presize repair SRC OUT rebuilds damaged shards' if only_shards else again}")
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

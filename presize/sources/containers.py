@@ -216,7 +216,7 @@ def list_containers(
             f"{source.name!r} has fields or files that the index cannot store, with the number of samples that have "
             f"them: {names}{more}; they are left out"
         )
-    classes = None
+    classes, has_list = None, False
     if len(table):
         _check_paths(listed)
         own = listings[0].classes
@@ -229,15 +229,19 @@ def list_containers(
         listed.table = with_types(listed.table, types, _OWN_COLUMNS)
         if options.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
+        has_list = bool(own) or options.classes is not None
         classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
-        _warn_of_parted(source.name, listed)
+        if options.labels != "none":
+            _warn_of_parted(source.name, listed)
     if not len(listed.table):
         first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     table = with_column(listed.table, "run", _runs(listed.table))
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))
     hidden = sum(one.hidden for one in listings)
-    return Source(Path(source.root), table, classes, Rejects.of(rejects), hidden, containers=listed.containers)
+    return Source(
+        Path(source.root), table, classes, Rejects.of(rejects), hidden, has_list=has_list, containers=listed.containers
+    )
 
 
 def _warn_of_parted(source: str, listed: _Listed) -> None:
@@ -254,7 +258,8 @@ def _warn_of_parted(source: str, listed: _Listed) -> None:
     if len(beside):
         warn(
             f"source {source!r}: {plural(len(beside), 'file')} not next to the image of the same name, such as "
-            f"{printable(beside[0].as_py())}, are left out with the labels in them; make the tar with --sort=name"
+            f"{printable(beside[0].as_py())}, are left out with the labels in them; make it "
+            "with tar --sort=name -cf NEW.tar FOLDER"
         )
 
 

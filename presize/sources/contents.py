@@ -41,6 +41,7 @@ class Source:
         hidden, outside: the number of names that begin with a dot, and of files outside the class folders.
         by_folder: whether classes are the first folders of paths.
         has_table: whether a label table lists the samples.
+        has_list: whether the class list was given or comes from a container; otherwise it has the names of all labels.
         containers: the files that hold the samples; empty if each sample is a file.
     """
 
@@ -52,6 +53,7 @@ class Source:
     outside: int = 0
     by_folder: bool = False
     has_table: bool = False
+    has_list: bool = False
     containers: tuple[Container, ...] = ()
 
     @property

@@ -92,7 +92,7 @@ def list_table(
     elif options.classes is not None:
         fix = "; --column-type label:class reads numbers as their names" if has_labels else ""
         raise SourceError(f"--classes needs a label column of strings{fix}")
-    return Source(base, table, classes, has_table=True)
+    return Source(base, table, classes, has_table=True, has_list=options.classes is not None)
 
 
 def read_table(

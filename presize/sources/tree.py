@@ -142,7 +142,8 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
         )
     by_folder = classes is not None and not in_splits
     root = tree.root if isinstance(tree.root, Url) else Path(tree.root)
-    return Source(root, table, classes, Rejects.of(tree.rejects), tree.hidden, len(beside), by_folder)
+    rejects, has_list = Rejects.of(tree.rejects), options.classes is not None
+    return Source(root, table, classes, rejects, tree.hidden, len(beside), by_folder, has_list=has_list)
 
 
 def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple[str, ...] | None:

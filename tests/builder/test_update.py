@@ -705,8 +705,12 @@ def first_with(build: Builder, **options: Any) -> None:
             {},
             r"columns that --update would remove \(caption\); give --labels, --split, --keys",
         ),
-        ({"labels": "none"}, {}, r"no labels, and --update would add the names of folders; give --labels none as for"),
-        ({"split": "train=0.5,val=0.5"}, {}, r"columns that --update would remove \(split\); give --split as for its"),
+        (
+            {"labels": "none"},
+            {},
+            r"no labels, and --update would add the names of folders; give --labels none, or its t",
+        ),
+        ({"split": "train=0.5,val=0.5"}, {}, r"columns that --update would remove \(split\); give --labels or --spl"),
         ({}, {"labels": "none"}, r"columns that --update would remove \(label\); give --labels, --split, --keys and"),
         (
             {"classes": ["dogs", "cats"]},
@@ -736,7 +740,7 @@ def test_labels_of_a_table_are_not_replaced_by_the_names_of_folders(labels: str,
     table.write_text(f"path,label\ndogs/00.png,{names[0]}\ncats/01.png,{names[1]}\ndogs/02.png,{names[1]}\n")
     build(samples=SourceOptions(labels=table))
     before = build.files()
-    with pytest.raises(BuildError, match=r"has labels that .*; give --labels as for its first build"):
+    with pytest.raises(BuildError, match=r"has labels that .*; give --labels( or --split)? as for its first"):
         build(run=UPDATE)
     assert build.files() == before
     table.write_text(table.read_text().replace(f"02.png,{names[1]}", f"02.png,{names[0]}"))
@@ -763,3 +767,58 @@ def test_images_that_change_their_split_give_a_warning(build: Builder) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(run=UPDATE, samples=replace(shares, split_seed=0))
+
+
+def test_columns_that_a_table_no_longer_has_are_removed_with_a_warning(build: Builder) -> None:
+    table = build.source.parent / "table.csv"
+    table.write_text(TABLED)
+    build(samples=SourceOptions(labels=table))
+    table.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in TABLED.splitlines()))
+    with pytest.warns(match=r"^--update removes columns that the source no longer has: caption$"):
+        build(run=UPDATE, samples=SourceOptions(labels=table))
+    assert "caption" not in build.data().index.schema.names
+
+
+def test_lists_of_a_table_are_not_replaced_by_single_values(build: Builder) -> None:
+    table = build.source.parent / "table.csv"
+    table.write_text(TABLED + "dogs/02.png,pug,four\n")
+    merged = SourceOptions(labels=table, repeated="list")
+    build(samples=merged)
+    table.write_text(TABLED)
+    with pytest.raises(
+        BuildError, match=r"has lists in columns .* \(label, caption\); give --repeated list as for its first"
+    ):
+        build(run=UPDATE, samples=replace(merged, repeated="refuse"))
+    build(run=UPDATE, samples=merged)
+
+
+def test_splits_that_are_lists_are_not_compared(build: Builder) -> None:
+    table = build.source.parent / "table.jsonl"
+    table.write_text('{"path": "dogs/00.png", "split": ["a", "b"]}\n{"path": "cats/01.png", "split": ["a"]}\n')
+    build(samples=SourceOptions(labels=table))
+    assert build(run=UPDATE, samples=SourceOptions(labels=table)).changes.kept == 2
+
+
+def test_the_class_of_rejected_images_may_disappear(build: Builder) -> None:
+    bad = build.source / "bad" / "x.png"
+    bad.parent.mkdir()
+    bad.write_bytes(BROKEN_PNG)
+    assert build().classes == 3
+    shutil.rmtree(bad.parent)
+    assert build(run=UPDATE).classes == 2
+
+
+def test_a_class_list_that_is_given_again_may_have_another_order(build: Builder) -> None:
+    build(samples=SourceOptions(classes=["dogs", "cats"]))
+    build(run=UPDATE, samples=SourceOptions(classes=["cats", "dogs"]))
+    assert build.manifest().classes == ("cats", "dogs")
+
+
+def test_a_table_of_splits_is_not_replaced_by_the_names_of_folders(build: Builder) -> None:
+    table = build.source.parent / "table.csv"
+    table.write_text("path,label,split\ndogs/00.png,pug,train\ncats/01.png,tabby,val\n")
+    build(samples=SourceOptions(labels=table))
+    with pytest.raises(
+        BuildError, match=r"columns that --update would remove \(split\); give --labels or --split as for"
+    ):
+        build(run=UPDATE)

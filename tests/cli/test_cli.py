@@ -338,7 +338,7 @@ def test_verify_exits_with_0_or_names_damage_and_exits_with_1_even_if_quiet(
     ("damaged", "cure"),
     [
         ("shards/00003.lmdb", "presize repair SRC OUT rebuilds damaged shards"),
-        ("index.arrow", "presize build SRC OUT --overwrite builds the dataset again"),
+        ("index.arrow", "build OUT again with --overwrite and the same options"),
     ],
 )
 def test_verify_says_what_mends_the_damage(

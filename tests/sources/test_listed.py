@@ -376,7 +376,7 @@ TARS = [
     of("labels apart from their images",
        in_tar(("1.cls", b"0"), ("2.cls", b"1"), ("3.txt", b"no image"), ("1.png", CAT), ("2.png", CAT)),
        said="source .*: 2 files not next to the image of the same name, such as a.tar/1.cls, are left out with the "
-            "labels in them; make the tar with --sort=name$",
+            "labels in them; make it with tar --sort=name -cf NEW.tar FOLDER$",
        paths=["1.png", "2.png"],
        rejected={f"a.tar/{name}": f"no image among {name[1:]}; the files of a sample must be consecutive"
                  for name in ("1.cls", "2.cls", "3.txt")}),
