@@ -82,6 +82,7 @@ def write_listing(out: Path, listing: SharedListing) -> None:
         "hidden": found.hidden,
         "outside": found.outside,
         "by_folder": found.by_folder,
+        "has_table": found.has_table,
         "containers": found.containers,
     }
     sink = pa.BufferOutputStream()
@@ -110,6 +111,7 @@ def read_listing(out: Path) -> SharedListing | None:
             hidden=facts["hidden"],
             outside=facts["outside"],
             by_folder=facts["by_folder"],
+            has_table=facts["has_table"],
             containers=tuple(Container.of_json(*container) for container in facts["containers"]),
         )
         return SharedListing(source, facts["how"], facts["parts"])

@@ -169,6 +169,7 @@ def _write_data(
         shards=merged.files(Stream("", size)),
         versions=plan.versions,
         companions=tuple(_companion_files(companion, merged, size) for companion in plan.options.companions),
+        listed=plan.source.has_table,
     )
 
 

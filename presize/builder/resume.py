@@ -213,7 +213,9 @@ def _check_labels(
     """Refuse an update that would drop columns, replace labels by the names of folders, or renumber classes, because an
     option of the source is not given again. Warn about other dropped columns, and samples that change their split."""
     source, table = plan.source, plan.source.table
-    old = source_columns(index.schema.names, [companion.name for companion in plan.options.companions])
+    names = index.schema.names
+    columns = source_columns(names, [companion.name for companion in plan.options.companions])
+    old = [name for name in columns if names.count(name) == 1]
     is_by_folder = source.classes is not None and not (source.has_table or source.containers)
     row = pc.index_in(index.column("path"), value_set=table.column("path"))  # null for removed samples
 
@@ -224,18 +226,20 @@ def _check_labels(
         """Return the paths of samples whose value in an index column differs from that in `values`."""
         return index.column("path").filter(pc.not_equal(index.column(name), values.combine_chunks().take(row)))
 
+    if existing.listed and not source.has_table:
+        refuse("the samples of a label table, and --update would replace them by all images", "--labels")
     if lost := [name for name in old if name not in source.fields]:
-        columns = printable(", ".join(lost))
+        said = printable(", ".join(lost))
         if is_by_folder or not source.fields or not {"label", "split"}.isdisjoint(lost):
             options = "--labels or --split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"
-            refuse(f"columns that --update would remove ({columns})", options)
-        warn(f"--update removes columns that the source no longer has: {columns}")
+            refuse(f"columns that --update would remove ({said})", options)
+        warn(f"--update removes columns that the source no longer has: {said}")
     if source.has_table and (texts := [name for name in old if _is_list(index, name) and not _is_list(table, name)]):
         refuse(f"lists in columns that --update would replace ({printable(', '.join(texts))})", "--repeated list")
     if is_by_folder and "label" not in old:
-        refuse("no labels, and --update would add the names of folders", "--labels none, or its table,")
-    if is_by_folder and existing.classes is None:
-        refuse("labels that --update would replace with the names of folders", "--labels")
+        refuse("no labels, and --update would add the names of folders", "--labels none")
+    if source.classes is None and existing.classes is not None and not source.has_table:
+        refuse("a class list that --update would remove", "--classes")
     if source.classes is not None and existing.classes is not None:
         number_of = {name: number for number, name in enumerate(existing.classes)}
         numbers = [number_of.get(name, -1) for name in source.classes]

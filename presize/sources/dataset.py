@@ -237,6 +237,7 @@ def join_datasets(
         Rejects.joined(_rejects(datasets, prefix)) if only is None else Rejects(),
         sum(counts.get("hidden", 0) for counts in left_out),
         sum(counts.get("outside", 0) for counts in left_out),
+        has_table=any(dataset.manifests[0].listed for dataset in datasets),
         datasets=datasets,
         dataset_of=dataset_of,
         row_of=row_of,

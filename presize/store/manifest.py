@@ -38,6 +38,7 @@ class Manifest:
         left_out: counts of ``rejected``, ``skipped`` (not images), ``hidden``, ``outside`` (class folders) and, if any,
             ``unreadable`` files.
         engine: version of the LMDB file format; None for folders.
+        listed: whether a label table listed the samples, so that files of the source may be left out.
         shards: in the order of their numbers in the index.
         companions: additional images of every sample, ordered by name.
     """
@@ -58,6 +59,7 @@ class Manifest:
     report: DataFile | None = None
     versions: dict[str, str] = field(default_factory=dict)
     companions: tuple[CompanionFiles, ...] = ()
+    listed: bool = False
 
     @property
     def format(self) -> Format:
@@ -149,6 +151,8 @@ def publish_manifest(root: Path, manifest: Manifest, name: str = MANIFEST) -> No
     values = asdict(manifest)
     if not manifest.companions:
         del values["companions"]  # version 1 does not have it
+    if not manifest.listed:
+        del values["listed"]
     version = version_of(manifest.identity["options"], manifest.companions)
     write_atomically(root / name, sealed({"format": "presize", "version": version, **values}))
 
@@ -275,11 +279,13 @@ _type_hints = functools.cache(get_type_hints)
 
 
 def _from_json(kind: Any, value: Any, name: str) -> Any:
-    """Convert a JSON value to `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count (int) or str.
+    """Convert a JSON value to `kind`: a dataclass, tuple[X, ...], dict[str, X], X | None, Literal, count, bool or str.
 
     Raises ValueError, naming `name`, for another type, and KeyError for a missing field without default."""
     if kind is str:
         return _instance(str, "text", value, name)
+    if kind is bool:
+        return _instance(bool, "true or false", value, name)
     if kind is int:
         if isinstance(value, bool) or not 0 <= _instance(int, "a count", value, name) < 2**63:
             raise ValueError(f"{name}: expected a count, got {reprlib.repr(value)}")

@@ -40,11 +40,23 @@ from builds import (
     write_photos,
 )
 from effort import examples
+from foreign import tar_bytes, tar_samples
+from presize.builder.derive import derive_dataset
 from presize.builder.like import options_of
 from presize.builder.reuse import Changes, Update, agree, make_update, match
+from presize.builder.run import build_part
 from presize.builder.shard_table import ShardDone
 from presize.errors import BuildError, DatasetError, ImageError, OptionError
-from presize.options import BuildOptions, ColumnType, ErrorBudget, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import (
+    BuildOptions,
+    BuildPart,
+    ColumnType,
+    ErrorBudget,
+    ImageOptions,
+    RunOptions,
+    Size,
+    SourceOptions,
+)
 from presize.store.dataset import Dataset
 from presize.store.dealing import assign_shards, shard_count
 from presize.store.shard_reader import ShardReader
@@ -703,12 +715,12 @@ def first_with(build: Builder, **options: Any) -> None:
         (
             {"labels": "table.csv"},
             {},
-            r"columns that --update would remove \(caption\); give --labels, --split, --keys",
+            r"the samples of a label table, and --update would replace them by all images; give --labels as for its",
         ),
         (
             {"labels": "none"},
             {},
-            r"no labels, and --update would add the names of folders; give --labels none, or its t",
+            r"no labels, and --update would add the names of folders; give --labels none as for its",
         ),
         ({"split": "train=0.5,val=0.5"}, {}, r"columns that --update would remove \(split\); give --labels or --spl"),
         ({}, {"labels": "none"}, r"columns that --update would remove \(label\); give --labels, --split, --keys and"),
@@ -740,7 +752,7 @@ def test_labels_of_a_table_are_not_replaced_by_the_names_of_folders(labels: str,
     table.write_text(f"path,label\ndogs/00.png,{names[0]}\ncats/01.png,{names[1]}\ndogs/02.png,{names[1]}\n")
     build(samples=SourceOptions(labels=table))
     before = build.files()
-    with pytest.raises(BuildError, match=r"has labels that .*; give --labels( or --split)? as for its first"):
+    with pytest.raises(BuildError, match=r"has the samples of a label table, .*; give --labels as for its first"):
         build(run=UPDATE)
     assert build.files() == before
     table.write_text(table.read_text().replace(f"02.png,{names[1]}", f"02.png,{names[0]}"))
@@ -818,7 +830,37 @@ def test_a_table_of_splits_is_not_replaced_by_the_names_of_folders(build: Builde
     table = build.source.parent / "table.csv"
     table.write_text("path,label,split\ndogs/00.png,pug,train\ncats/01.png,tabby,val\n")
     build(samples=SourceOptions(labels=table))
+    with pytest.raises(BuildError, match=r"has the samples of a label table, .*; give --labels as for its first build"):
+        build(run=UPDATE)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_list_of_some_images_does_not_become_all_images(parts: bool, build: Builder) -> None:
+    some = build.source.parent / "some.txt"
+    some.write_text("dogs/00.png\ncats/01.png\n")
+    listed = SourceOptions(labels=some)
+    if parts:
+        build_part(build.source, build.out, BuildPart(1, 1), build.options, SERIAL, listed)
+    build(samples=listed)
     with pytest.raises(
-        BuildError, match=r"columns that --update would remove \(split\); give --labels or --split as for"
+        BuildError, match=r"has the samples of a label table, .* all images; give --labels as for its first"
     ):
         build(run=UPDATE)
+    derive_dataset([build.out], build.out.with_name("copy"))
+    with pytest.raises(BuildError, match="has the samples of a label table"):
+        build("copy", run=UPDATE)
+    some.write_text("dogs/00.png\ncats/01.png\ndogs/02.png\n")
+    assert build(run=UPDATE, samples=listed).changes == Changes(2, 0, 1, 0)
+
+
+def test_the_class_list_of_numbers_in_a_tar_is_not_removed(tmp_path: Path) -> None:
+    source = tmp_path / "tars"
+    source.mkdir()
+    (source / "a.tar").write_bytes(tar_bytes(tar_samples(6)))
+    build = Builder(source, FOURS, SourceOptions(classes=["a", "b", "c"]))
+    build()
+    with pytest.raises(
+        BuildError, match=r"has a class list that --update would remove; give --classes as for its first"
+    ):
+        build(run=UPDATE, samples=SourceOptions())
+    assert build(run=UPDATE).changes.kept == 6

@@ -219,7 +219,7 @@ def test_an_update_that_would_replace_labels_is_refused_before_it_claims_anythin
     unlabelled = SourceOptions(labels="none")
     site.build(samples=unlabelled)
     site.add()
-    said = rf"^OUT {site.url} has no labels, and .*; give --labels none, or its table, .*, or choose another OUT$"
+    said = rf"^OUT {site.url} has no labels, and .*; give --labels none as .*, or choose another OUT$"
     with pytest.raises(BuildError, match=said):
         site.build(UPDATE)
     assert CLAIM not in site.names()
