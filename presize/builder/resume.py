@@ -234,7 +234,8 @@ def _check_labels(
             options = "--labels or --split" if lost == ["split"] else "--labels, --split, --keys and --label-keys"
             refuse(f"columns that --update would remove ({said})", options)
         warn(f"--update removes columns that the source no longer has: {said}")
-    if source.has_table and (texts := [name for name in old if _is_list(index, name) and not _is_list(table, name)]):
+    texts = [name for name in old if name not in lost and _is_list(index, name) and not _is_list(table, name)]
+    if source.has_table and texts:
         refuse(f"lists in columns that --update would replace ({printable(', '.join(texts))})", "--repeated list")
     if is_by_folder and "label" not in old:
         refuse("no labels, and --update would add the names of folders", "--labels none")
@@ -262,7 +263,7 @@ def _check_labels(
 
 
 def _is_list(table: pa.Table | pa.RecordBatch, name: str) -> bool:
-    return name in table.schema.names and pa.types.is_large_list(table.schema.field(name).type)
+    return bool(pa.types.is_large_list(table.schema.field(name).type))
 
 
 def _rejected(existing: Manifest, root: Path) -> set[int]:

@@ -806,9 +806,14 @@ def test_lists_of_a_table_are_not_replaced_by_single_values(build: Builder) -> N
 
 def test_splits_that_are_lists_are_not_compared(build: Builder) -> None:
     table = build.source.parent / "table.jsonl"
-    table.write_text('{"path": "dogs/00.png", "split": ["a", "b"]}\n{"path": "cats/01.png", "split": ["a"]}\n')
+    table.write_text(
+        '{"path": "dogs/00.png", "split": ["a", "b"], "tags": ["x"]}\n'
+        '{"path": "cats/01.png", "split": ["a"], "tags": []}\n'
+    )
     build(samples=SourceOptions(labels=table))
-    assert build(run=UPDATE, samples=SourceOptions(labels=table)).changes.kept == 2
+    table.write_text('{"path": "dogs/00.png", "split": ["b"]}\n{"path": "cats/01.png", "split": ["a"]}\n')
+    with pytest.warns(match=r"^--update removes columns that the source no longer has: tags$"):
+        assert build(run=UPDATE, samples=SourceOptions(labels=table)).changes.kept == 2
 
 
 def test_the_class_of_rejected_images_may_disappear(build: Builder) -> None:
