@@ -61,7 +61,7 @@ from presize.store.dataset import Dataset
 from presize.store.dealing import assign_shards, shard_count
 from presize.store.shard_reader import ShardReader
 from presize.store.verify import VerifyResult, verify_dataset
-from tampering import change_manifest, read_table, with_value, write_table
+from tampering import change_manifest, change_offset, read_table, with_value, write_table
 
 FOURS = replace(SMALL, shard_samples=4)
 TWO_SIZES = replace(FOURS, image=ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
@@ -802,6 +802,14 @@ def test_lists_of_a_table_are_not_replaced_by_single_values(build: Builder) -> N
     ):
         build(run=UPDATE, samples=replace(merged, repeated="refuse"))
     build(run=UPDATE, samples=merged)
+
+
+def test_damaged_texts_of_splits_are_an_error(build: Builder) -> None:
+    shares = SourceOptions(split="train=0.5,val=0.5")
+    build(samples=shares)
+    change_offset(build.out, "split", 1, 1 << 44)
+    with pytest.raises(DatasetError, match=r"^column 'split' of .* is damaged: "):
+        build(run=UPDATE, samples=shares)
 
 
 def test_splits_that_are_lists_are_not_compared(build: Builder) -> None:
