@@ -154,7 +154,9 @@ def check_may_update(
         )
     index = None if existing[0] is None or root is None else _readable_index(existing[0], root)
     if index is not None:
-        _check_removed(index, plan, out, otherwise)
+        # The new row of each old sample; null for removed ones.
+        row = pc.index_in(index.column("path"), value_set=plan.source.table.column("path"))
+        _check_removed(index.column("path"), row, plan, out, otherwise)
     found = [unlike for manifest in existing if manifest for unlike in _unlike(manifest, plan)]
     if not all(existing):
         found.append("some sizes are missing")
@@ -165,7 +167,7 @@ def check_may_update(
             f"that differ, or {otherwise}"
         )
     if existing[0] is not None and root is not None and index is not None:
-        _check_labels(existing[0], index, plan, out, root, otherwise)
+        _check_labels(existing[0], index, row, plan, out, root, otherwise)
 
 
 def _readable_index(manifest: Manifest, root: Path) -> pa.RecordBatch | None:
@@ -177,10 +179,9 @@ def _readable_index(manifest: Manifest, root: Path) -> pa.RecordBatch | None:
     return None
 
 
-def _check_removed(index: pa.RecordBatch, plan: Plan, out: object, otherwise: str) -> None:
+def _check_removed(paths: pa.Array, row: pa.Array, plan: Plan, out: object, otherwise: str) -> None:
     """Raise BuildError if an update would remove unlistable images, or nearly all. Warn about emptied folders."""
-    paths = index.column("path")
-    gone = paths.filter(pc.invert(pc.is_in(paths, value_set=plan.source.table.column("path"))))
+    gone = paths.filter(row.is_null())
     unseen = _unseen(plan.source.rejects)
     why = _at_or_below(gone, unseen)
     if plan.source.containers and len(unseen):  # lost samples may be in any unlisted container
@@ -208,7 +209,7 @@ def _check_removed(index: pa.RecordBatch, plan: Plan, out: object, otherwise: st
 
 
 def _check_labels(
-    existing: Manifest, index: pa.RecordBatch, plan: Plan, out: object, root: Path, otherwise: str
+    existing: Manifest, index: pa.RecordBatch, row: pa.Array, plan: Plan, out: object, root: Path, otherwise: str
 ) -> None:
     """Refuse an update that would drop columns, replace labels by the names of folders, or renumber classes, because an
     option of the source is not given again. Warn about other dropped columns, and samples that change their split."""
@@ -217,7 +218,6 @@ def _check_labels(
     columns = source_columns(names, [companion.name for companion in plan.options.companions])
     old = [name for name in columns if names.count(name) == 1]
     is_by_folder = source.classes is not None and not (source.has_table or source.containers)
-    row = pc.index_in(index.column("path"), value_set=table.column("path"))  # null for removed samples
 
     def refuse(what: str, options: str) -> NoReturn:
         raise BuildError(f"OUT {out} has {what}; give {options} as for its first build, or {otherwise}")
@@ -227,7 +227,7 @@ def _check_labels(
         return index.column("path").filter(pc.not_equal(index.column(name), values.combine_chunks().take(row)))
 
     if existing.listed and not source.has_table:
-        refuse("the samples of a label table, and --update would replace them by all images", "--labels")
+        refuse("the samples of a label table, and --update would replace them with all images", "--labels")
     if lost := [name for name in old if name not in source.fields]:
         said = printable(", ".join(lost))
         if is_by_folder or not source.fields or not {"label", "split"}.isdisjoint(lost):
@@ -246,7 +246,7 @@ def _check_labels(
         numbers = [number_of.get(name, -1) for name in source.classes]
         others = changed("label", pc.take(pa.array(numbers, pa.int32()), table.column("label")))
         if is_by_folder and len(others):
-            what = f"labels that are not the names of these folders, such as that of {printable(others[0].as_py())}"
+            what = f"labels that differ from the names of the folders, such as that of {printable(others[0].as_py())}"
             refuse(f"{what}, and --update would replace them", "--labels or --split")
         kept = [number for number in numbers if number >= 0]
         unused = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())

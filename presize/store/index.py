@@ -65,7 +65,7 @@ def index_columns(layout: Layout, checksum: bool = False, companions: Sequence[s
 
 
 def source_columns(names: Sequence[str], companions: Sequence[str]) -> tuple[str, ...]:
-    """Return those of an index's columns that come from the source or its label table, such as label and split."""
+    """Return the column names that come from the source or its label table, such as label and split."""
     made = {*INDEX_COLUMNS, *(f"{companion}_{name}" for companion in companions for name in COMPANION_COLUMNS)}
     return tuple(name for name in names if name not in made)
 

@@ -715,7 +715,7 @@ def first_with(build: Builder, **options: Any) -> None:
         (
             {"labels": "table.csv"},
             {},
-            r"the samples of a label table, and --update would replace them by all images; give --labels as for its",
+            r"the samples of a label table, and --update would replace them with all images; give --labels as for its",
         ),
         (
             {"labels": "none"},
