@@ -103,6 +103,11 @@ def build(
     or Parquet files that contain the images. SRC and OUT may be URLs, such as s3://BUCKET/PATH. Run the same command
     again to finish an interrupted build; add --update when SRC has changed.
     """
+    from presize.builder.executors.fork_server import start_early
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would spin: 0.1 s of another core
+    if not dry_run and typed["engine"] == RunOptions().engine:
+        context.call_on_close(start_early())
     from presize.builder.like import options_of, options_to_update
     from presize.builder.output_dir import OutputDir
     from presize.builder.reuse import plan_update
@@ -248,7 +253,7 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
         raise SourceError("--like: SRC and that dataset have different classes; choose a list with --classes")
     if like.derived:
         warn(
-            f"--like: that dataset was derived from others with {', '.join(like.derived)}; this build does not repeat "
+            f"--like: that dataset was derived from others ({', '.join(like.derived)}); this build does not repeat "
             "that, and makes its images from SRC"
         )
     missing = [name for name in like.columns if name not in plan.source.table.column_names]

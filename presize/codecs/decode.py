@@ -78,7 +78,7 @@ def _why_no_image(data: bytes) -> str:
 def finish(pixels: Pixels, icc: bytes | None, color: Color) -> Pixels:
     """Convert `pixels` from decode(unfinished=True), with the profile `icc` (None for sRGB), to sRGB and `color`."""
     if pixels.shape[2:] == (4,):
-        import cv2  # takes 150 ms in each worker, and not all workers need it
+        import cv2  # slow, and not always needed
 
         pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB), np.uint8)
     if icc is None:

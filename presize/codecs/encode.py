@@ -65,7 +65,7 @@ def _jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 def _tiled_jpeg(pixels: npt.NDArray[np.uint8], options: ImageOptions) -> bytes:
     # simplejpeg cannot write restart markers; OpenCV can, with the same quantisation tables.
-    import cv2  # takes 150 ms in each worker
+    import cv2  # slow, and not always needed
 
     if pixels.shape[2:] == (3,):
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # type: ignore[assignment]
@@ -101,7 +101,7 @@ def _pillow(pixels: npt.NDArray[np.uint8], options: ImageOptions, metadata: Meta
 
 def _deep_png(pixels: npt.NDArray[np.uint16], metadata: Metadata) -> bytes:
     """Encode a 16-bit PNG with OpenCV: Pillow writes only grey ones. Metadata follows the header, the first chunk."""
-    import cv2  # takes 150 ms in each worker
+    import cv2  # slow, and not always needed
 
     order = {(3,): [2, 1, 0], (4,): [2, 1, 0, 3]}.get(pixels.shape[2:])
     bgr = pixels if order is None else np.ascontiguousarray(pixels[:, :, order])

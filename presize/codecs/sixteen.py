@@ -32,7 +32,7 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
 def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
     """Read the 16-bit values of a PNG or TIFF with OpenCV; `coarse` (LA, RGB or RGBA, of the same shape) has Pillow's
     high 8 bits. None if OpenCV cannot read the file or interprets it differently."""
-    import cv2  # takes 150 ms in each worker, and is seldom needed
+    import cv2  # slow, and seldom needed
 
     key = None
     if name == "png":

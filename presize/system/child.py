@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -76,40 +76,56 @@ class ChildStoppedError(ChildDiedError):
     """Error for a child killed because its heartbeat stopped: suspended, or waiting for an unresponsive file system."""
 
 
+class Process(Protocol):
+    """A running process, as far as subprocess.Popen and a forked process are alike."""
+
+    pid: int
+
+    def kill(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def run_python(statement: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Run a statement in a new Python that imports what this one does. It is spawned, not forked, so it inherits no
+    locks or LMDB environments; only the files `keep` are open in it. Its standard output is discarded. FOR_PARENTS are
+    held back in it until leave_to_parent()."""
+    with starting_workers():
+        return subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {statement}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=keep,
+            env=_ENVIRONMENT | os.environ,
+        )
+
+
+def spawn(pipe: int, keep: Sequence[int] = ()) -> Process:
+    """Start a process that serves a Child at the other end of `pipe`. It inherits the open files `keep`."""
+    return run_python(f"from presize.system import child; child.serve({pipe}, {os.getpid()})", [pipe, *keep])
+
+
 class Child:
     """A child process that runs functions, one at a time. Only kill() is thread-safe.
 
-    It is spawned, not forked, so it inherits no locks or LMDB environments. It leaves Ctrl-C and the signals of job
-    schedulers to its parent, ends when its parent ends, and is killed first when memory runs out. Its standard output
-    is discarded. While it runs a function, one of its threads sends heartbeats.
+    It leaves Ctrl-C and the signals of job schedulers to its parent, ends when its parent ends, and is killed first
+    when memory runs out. While it runs a function, one of its threads sends heartbeats.
 
     Args:
-        keep: descriptors of open files that it inherits, under the same numbers.
         silent_s: seconds without a heartbeat after which it is killed; only time in which this process runs counts.
+        start: function that starts it, as spawn() does.
 
     Raises:
         OSError: the process, or a thread in it, cannot be started.
         ChildDiedError: it ended before it could run anything; its standard error says why.
     """
 
-    def __init__(self, keep: Sequence[int] = (), silent_s: float = SILENT_S) -> None:
+    def __init__(self, silent_s: float = SILENT_S, start: Callable[[int], Process] = spawn) -> None:
         self._silent_s, self._is_killed = silent_s, False
         ours, theirs = socket.socketpair()
         for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # it may stop in the middle of a message
             ours.setsockopt(socket.SOL_SOCKET, way, struct.pack("@ll", int(silent_s) + 1, 0))
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            f"from presize.system import child; child._serve({theirs.fileno()}, {os.getpid()})"
-        )
         with ours, theirs:
-            with starting_workers():
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", code],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), *keep],
-                    env=_ENVIRONMENT | os.environ,
-                )
+            self._process = start(theirs.fileno())
             self._pipe = Connection(ours.detach())
         raised, error = self._receive(max(silent_s, _START_S))
         if raised:
@@ -170,7 +186,8 @@ class Child:
         self._pipe.close()
 
 
-def _serve(pipe: int, parent: int) -> None:
+def serve(pipe: int, parent: int) -> None:
+    """Run the functions that a Child sends, until its end of `pipe` is closed or the process `parent` has ended."""
     leave_to_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     _offer_memory()

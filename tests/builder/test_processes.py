@@ -16,7 +16,7 @@ import pytest
 
 from builds import files
 from presize.sources.sample import SampleOptions, make_samples
-from processes import is_running, pids_group, workers_of
+from processes import fork_servers_of, in_session, is_running, pids_group, workers_of
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +115,23 @@ def test_a_build_whose_workers_are_always_killed_fails(photos: Path, whole: dict
     assert files(tmp_path / "out") == whole
 
 
+def test_a_build_that_fails_before_it_needs_workers_leaves_no_process(tmp_path: Path) -> None:
+    command = [*COMMAND, str(tmp_path / "nothing"), str(tmp_path / "out")]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, cwd="/") as build:
+        assert build.wait(PATIENCE_S) == 1
+        assert not in_session(build.pid)
+
+
+def test_a_build_goes_on_without_its_fork_server(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    build = start(photos, tmp_path / "out")
+    own = workers_of(build.pid)
+    os.kill(*fork_servers_of(build.pid), signal.SIGKILL)
+    _, errors = build.communicate(timeout=PATIENCE_S)
+    assert (build.returncode, errors) == (0, "")
+    assert own and not [pid for pid in own if is_running(pid)]
+    assert files(tmp_path / "out") == whole
+
+
 def test_a_stopped_worker_is_replaced(photos: Path, whole: dict[str, str], tmp_path: Path) -> None:
     build = start(photos, tmp_path / "out", "--timeout-s", "2")
     os.kill(workers_of(build.pid)[0], signal.SIGSTOP)
@@ -156,7 +173,7 @@ def build(source, out):
 source, out = sys.argv[1:]
 build(source, f"{out}/parent")
 children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
-print(sum("presize.system" in open(f"/proc/{child}/cmdline").read() for child in children), "workers stay")
+print(sum("presize" in open(f"/proc/{child}/cmdline").read() for child in children), "workers stay")
 child = multiprocessing.get_context("fork").Process(target=build, args=(source, f"{out}/child"))
 child.start()
 child.join()

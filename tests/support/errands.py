@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from presize.errors import ImageError
@@ -47,6 +49,10 @@ def threads_with_numpy() -> list[str]:
     import numpy  # noqa: F401
 
     return os.listdir("/proc/self/task")
+
+
+def are_imported(modules: Sequence[str]) -> bool:
+    return all(module in sys.modules for module in modules)
 
 
 def pages_taken(records: int, nbytes: int, times: int) -> int:

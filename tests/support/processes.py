@@ -159,4 +159,8 @@ def children(pid: int) -> list[int]:
 
 def workers_of(build: int) -> list[int]:
     """Return the worker processes of a build."""
-    return [pid for pid in children(build) if b"presize.system" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [worker for server in fork_servers_of(build) for worker in children(server)]
+
+
+def fork_servers_of(build: int) -> list[int]:
+    return [pid for pid in children(build) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]

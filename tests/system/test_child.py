@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -17,16 +18,23 @@ from pathlib import Path
 import pytest
 
 import errands
+from presize.builder.executors.fork_server import ForkServer
 from presize.errors import ImageError
-from presize.system.child import FOR_PARENTS, Child, ChildDiedError, ChildStoppedError
-from processes import is_running
+from presize.system.child import FOR_PARENTS, Child, ChildDiedError, ChildStoppedError, spawn
+from processes import is_running, run_python
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
-    made = Child()
-    yield made
-    made.close()
+def server() -> Iterator[ForkServer]:
+    with closing(ForkServer()) as made:
+        yield made
+
+
+@pytest.fixture(params=["spawned", "forked"])
+def child(request: pytest.FixtureRequest) -> Iterator[Child]:
+    start = spawn if request.param == "spawned" else request.getfixturevalue("server").fork
+    with closing(Child(start=start)) as made:
+        yield made
 
 
 def test_a_child_returns_the_result_of_a_function(child: Child) -> None:
@@ -75,8 +83,8 @@ def test_killing_it_from_another_thread_ends_a_call(child: Child) -> None:
     timer.join()
 
 
-def test_a_stopped_child_is_killed_with_a_message() -> None:
-    with closing(Child(silent_s=1)) as child:
+def test_a_stopped_child_is_killed_with_a_message(server: ForkServer) -> None:
+    with closing(Child(1, server.fork)) as child:
         threading.Timer(0.2, os.kill, (child.pid, signal.SIGSTOP)).start()
         with pytest.raises(ChildStoppedError, match=r"^it sent no heartbeat for 1 s$"):
             child.call(errands.sleep)
@@ -106,10 +114,100 @@ def test_a_limit_on_threads_that_prevents_its_start_gives_no_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_it_ends_with_its_parent_even_before_the_first_call() -> None:
-    script = "from presize.system.child import Child; import os; c = Child(); print(c.pid, flush=True); os._exit(0)"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+STARTS = """
+import os, signal, time
+from presize.builder.executors.fork_server import ForkServer
+from presize.system.child import Child, ChildDiedError, spawn
+"""
+
+
+@pytest.mark.parametrize("start", ["spawn", "ForkServer().fork"])
+def test_it_ends_with_its_parent_even_before_the_first_call(start: str) -> None:
+    copy = "os.fork() or (os.close(1), time.sleep(60), os._exit(0))"  # a copy of the parent, with its descriptors
+    script = f"{STARTS}child = Child(start={start}); {copy}; print(child.pid, os.getpid(), flush=True); os._exit(0)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True, cwd="/", start_new_session=True
+    )
+    pid, session = map(int, ran.stdout.split())
+    wait_for_end_of(pid)
+    os.killpg(session, signal.SIGKILL)
+
+
+def test_exit_codes_are_known_to_a_process_that_ignores_the_end_of_children() -> None:
+    script = f"""{STARTS}
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+try:
+    Child(start=ForkServer().fork).call(os._exit, 5)
+except ChildDiedError as error:
+    print(error.code)
+"""
+    assert run_python(script) == "5\n"
+
+
+def wait_for_end_of(pid: int) -> None:
     deadline = time.monotonic() + 60
-    while is_running(int(ran.stdout)):
+    while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_fork_server_has_one_thread_after_its_imports(server: ForkServer) -> None:
+    with closing(Child(start=server.fork)) as child:
+        parent = child.call(os.getppid)
+        assert parent != os.getpid() and len(os.listdir(f"/proc/{parent}/task")) == 1
+        assert child.call(errands.are_imported, ("presize.builder.tasks.task", "cv2")), "before it was forked"
+
+
+def test_children_end_with_their_fork_server_and_others_are_spawned(server: ForkServer) -> None:
+    with closing(Child(start=server.fork)) as first:
+        os.kill(first.call(os.getppid), signal.SIGKILL)
+        with pytest.raises(ChildDiedError):
+            first.call(errands.sleep)
+        wait_for_end_of(first.pid)
+    with closing(Child(start=server.fork)) as other:
+        assert other.call(os.getppid) == os.getpid()
+        assert other.call(os.fstat, server.turnstile).st_ino == os.fstat(server.turnstile).st_ino
+
+
+def test_a_forked_child_can_be_killed_while_others_start(server: ForkServer) -> None:
+    for _ in range(3):
+        with closing(Child(start=server.fork)) as one, closing(Child(start=server.fork)) as other:
+            one.kill()
+            with pytest.raises(ChildDiedError, match=r"^SIGKILL$"):
+                one.call(abs, -1)
+            assert other.call(abs, -1) == 1
+            assert other.call(os.fstat, server.turnstile).st_ino == os.fstat(server.turnstile).st_ino
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="uses prlimit")
+def test_a_fork_server_that_may_open_no_more_files_says_so(server: ForkServer) -> None:
+    with closing(Child(start=server.fork)) as child:
+        parent = child.call(os.getppid)
+        limits = resource.prlimit(parent, resource.RLIMIT_NOFILE)
+        resource.prlimit(parent, resource.RLIMIT_NOFILE, (3, limits[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            Child(start=server.fork)
+        resource.prlimit(parent, resource.RLIMIT_NOFILE, limits)
+    with closing(Child(start=server.fork)) as child:
+        assert child.call(os.getppid) != os.getpid()
+
+
+def test_a_request_that_is_interrupted_ends_the_server(server: ForkServer) -> None:
+    """Its answer, which comes later, would be taken for that to another request."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with closing(Child(start=server.fork)) as child:
+        os.kill(child.call(os.getppid), signal.SIGSTOP)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                Child(start=server.fork)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    assert not server.is_running
+    with closing(Child(start=server.fork)) as other:
+        assert other.call(os.getppid) == os.getpid()

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import errands
-from presize.system.child import Child, ChildDiedError
+from presize.system.child import Child, ChildDiedError, spawn
 from presize.system.locks import RWLock, file_lock, is_alone
 
 
@@ -71,7 +72,7 @@ def wait_for(log: Path, line: str) -> None:
 
 def test_shared_holders_overlap_and_an_exclusive_one_is_alone(file: int, log: Path) -> None:
     def visit(name: str, seconds: float, alone: bool) -> None:
-        child = Child(keep=[file])
+        child = Child(start=partial(spawn, keep=[file]))
         try:
             for _ in range(3):
                 child.call(errands.visit, file, log, name, seconds, alone)
@@ -96,7 +97,7 @@ def test_shared_holders_overlap_and_an_exclusive_one_is_alone(file: int, log: Pa
 
 
 def test_a_holder_that_stays_lets_others_be_alone_when_it_enters_again(file: int, log: Path) -> None:
-    lock, child = RWLock(file), Child(keep=[file])
+    lock, child = RWLock(file), Child(start=partial(spawn, keep=[file]))
     other = threading.Thread(target=child.call, args=(errands.visit, file, log, "alone", 0, True))
     lock.enter()
     other.start()
@@ -111,7 +112,7 @@ def test_a_holder_that_stays_lets_others_be_alone_when_it_enters_again(file: int
 
 
 def test_an_exclusive_holder_that_dies_keeps_nobody_waiting(file: int, log: Path) -> None:
-    lock, child = RWLock(file), Child(keep=[file])
+    lock, child = RWLock(file), Child(start=partial(spawn, keep=[file]))
 
     def be_alone() -> None:
         with suppress(ChildDiedError):

@@ -72,7 +72,7 @@ def test_a_dataset_larger_than_memory_is_refused_with_both_numbers(copied: Path,
     change_manifest(copied, lambda values: next(s for s in values["shards"] if s["file"] == name).update(bytes=1 << 40))
     with pytest.raises(
         OptionError,
-        match=rf"^preload: '{how}' needs 1.1 TB of memory, but [\d.]+ [kMG]B are available; leave preload out",
+        match=rf"^preload: '{how}' needs 1.1 TB of memory, but [\d.]+ [kMG]B is available; leave preload out",
     ):
         LMDBDataset(copied, preload=how)
 
@@ -87,7 +87,7 @@ def test_files_locked_by_another_rank_need_no_more_memory(
     if resident:
         preload([file], "page-cache")
     else:
-        with pytest.raises(OptionError, match="are available"):
+        with pytest.raises(OptionError, match="is available"):
             preload([file], "page-cache")
 
 

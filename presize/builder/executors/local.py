@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,12 +11,12 @@ from typing import NoReturn
 
 import joblib
 
+from presize.builder.executors.fork_server import take_server
 from presize.builder.shard_table import ShardDone
 from presize.builder.tasks.records import CrashPolicy
 from presize.builder.tasks.task import Task, write_shard
 from presize.errors import BuildError
 from presize.system.child import Child, ChildDiedError, ChildStoppedError
-from presize.system.files import anonymous_file
 from presize.system.resources import limit_of, usable_cores
 
 _ATTEMPTS = 3
@@ -48,11 +47,12 @@ class StoppedError(Exception):
 
 
 class Workers:
-    """Pool of at most `jobs` worker processes. Each is started when a thread needs one more."""
+    """Pool of at most `jobs` worker processes. Each is forked when a thread needs one more."""
 
     def __init__(self, timeout_s: float, jobs: int = 1) -> None:
         self._jobs = jobs
-        self._policy = CrashPolicy(timeout_s, anonymous_file("presize-turnstile"))
+        self._server = take_server()
+        self._policy = CrashPolicy(timeout_s, self._server.turnstile)
         self._lock = threading.Lock()
         self._idle: list[Child] = []
         self._all: list[Child] = []
@@ -97,7 +97,7 @@ class Workers:
             if self._idle:
                 return self._idle.pop()
         try:
-            worker = Child([self._policy.turnstile], self._policy.silent_s)
+            worker = Child(self._policy.silent_s, self._server.fork)
         except OSError as error:
             if limit_of(error) is not None:
                 raise
@@ -124,11 +124,11 @@ class Workers:
 
     def close(self) -> None:
         self.kill()
-        os.close(self._policy.turnstile)
+        self._server.close()
 
 
 def _why(error: ChildDiedError | MemoryError) -> str:
     """Describe why a worker died, and what to do about it."""
     if isinstance(error, ChildStoppedError) or getattr(error, "code", 0) == -signal.SIGALRM:
-        return f"({error}): it was stopped, or SRC or OUT does not answer; run again"
+        return f"({error}): the last one was stopped, or SRC or OUT does not answer; run again"
     return f"({str(error) or 'out of memory'}), most often from lack of memory; run again with fewer --jobs"

@@ -1,6 +1,6 @@
 """One build task: read its samples, encode or copy each, write a shard for each stream, then the sidecar.
 
-Imports are few, because each worker process pays for them before its first image.
+Imports are few, because a build waits for them before its first image.
 """
 
 from __future__ import annotations
