@@ -230,7 +230,7 @@ def check_crops(crop: Crops) -> Crop | tuple[Crop, ...]:
     """Return `crop`, a list as a tuple. Raises OptionError unless it consists of crops."""
     views = tuple(crop) if isinstance(crop, (list, tuple)) else (crop,)
     for view in views:
-        if not hasattr(view, "boxes"):
+        if isinstance(view, type) or not hasattr(view, "boxes"):
             raise OptionError(f"crop: expected one of presize.datasets' crops, such as CenterCrop(224), got {view!r}")
     if not views:
         raise OptionError(f"crop: expected at least one crop, got {crop!r}")

@@ -43,7 +43,7 @@ from presize.datasets.targets import (
     find_splits,
 )
 from presize.errors import DatasetError, OptionError, warn
-from presize.options import MAX_PIXELS, check_choice, check_type
+from presize.options import MAX_PIXELS, check_choice, check_function, check_type
 from presize.remote.cache import open_dataset
 from presize.system.files import expanded
 from presize.system.pagecache import Preload
@@ -140,6 +140,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         if fuse and (crop is not None or flip):
             raise OptionError("fuse: crop and flip come from the transform; leave out crop= and flip=")
         self.fuse = fuse
+        check_function("target_transform", target_transform)
         self.target_transform = target_transform
         self._rows: Numbers | None = None  # in a subset, the record numbers of its samples
         self.target: Target = chosen_target(self.data, target)

@@ -23,6 +23,7 @@ from presize.datasets.read_only import (
 )
 from presize.datasets.reading.stored_image import Decode, check_decode, to_output
 from presize.errors import ImageError
+from presize.options import check_function
 from presize.system.files import expanded
 
 _SUBSET = "torch.utils.data.Subset(dataset, indices)"
@@ -58,6 +59,8 @@ class FolderDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         check_hooks(self, FolderDataset, options)
         check_decode(decode)
         self.root = expanded(root)
+        check_function("transform", transform)
+        check_function("target_transform", target_transform)
         self.transform = transform
         self.target_transform = target_transform
         self.decode: Decode = decode

@@ -23,6 +23,7 @@ from presize.datasets.reading.regions import like_images
 from presize.datasets.reading.stored_image import Decode, StoredImage, StoredJpeg, images_of, to_output
 from presize.datasets.reading.transfer import Normalize, normalized
 from presize.datasets.targets import tv_tensors_module
+from presize.options import check_function
 from presize.store.dataset import Dataset
 
 Draws = tuple[int, int, npt.NDArray[np.int64]]
@@ -58,6 +59,7 @@ class SampleImages:
         return SampleImages(data, self.decode, self.names, self.tv_tensors, *crops)
 
     def read_with(self, transform: Transform | None, takes_over: bool) -> TransformedImages:
+        check_function("transform", transform)
         if not takes_over:
             return TransformedImages(self, transform, transform)
         fused = fuse(transform, decode=self.decode, data=self.data)  # type: ignore[arg-type]

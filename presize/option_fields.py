@@ -147,7 +147,15 @@ def check_text(name: str, value: str) -> None:
 
 def check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise OptionError(f"{name}: expected {kind.__name__}, got {value!r}")
+        is_options = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        got = type(value).__name__ if is_options else repr(value)
+        raise OptionError(f"{name}: expected {kind.__name__}, got {got}")
+
+
+def check_function(name: str, value: object) -> None:
+    """Raise OptionError unless `value` is None or can be called."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}: expected a function, got {value!r}")
 
 
 def check_each_once(name: str, values: tuple[object, ...], what: str = "value") -> None:

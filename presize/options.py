@@ -15,6 +15,7 @@ from presize.errors import OptionError
 from presize.option_fields import check_above_0 as check_above_0
 from presize.option_fields import check_choice as check_choice
 from presize.option_fields import check_each_once, check_options, documented, option
+from presize.option_fields import check_function as check_function
 from presize.option_fields import check_range as check_range
 from presize.option_fields import check_text as check_text
 from presize.option_fields import check_type as check_type
@@ -208,8 +209,8 @@ _FIELDS = ("stem", "dir", "name", "subdir")
 @documented
 @dataclass(frozen=True)
 class Companion:
-    """Second image of every sample, such as a segmentation mask, transformed like the first; or an array, such as an
-    embedding.
+    """Additional image of every sample, such as a segmentation mask, transformed like the sample's image; or an array,
+    such as an embedding.
 
     `name` names its shards and index columns. `pattern` is the path of its file, relative to the source:
     ``masks/{stem}.png``. ``{name}`` is the name of the image's file, ``{stem}`` the name without its suffix, ``{dir}``
@@ -350,8 +351,8 @@ class Coordinates(NamedTuple):
 
 
 class ColumnType(NamedTuple):
-    """Type of a label table's column that would be read as another type: "text" as written, "int", "float"; or, for the
-    column ``label``, "class": text that names classes, whole numbers in the order of their values."""
+    """Type of a column of the label table, which overrides the inferred type: "text" as written, "int", "float"; or,
+    for the column ``label``, "class": text that names classes, sorted by value if all names are whole numbers."""
 
     column: str
     type: ValueType
@@ -680,7 +681,7 @@ class RunOptions:
     scheduler: str | None = option(
         None,
         "Address of the scheduler: tcp://HOST:8786, HOST:6379, spark://HOST:7077.",
-        "The address of the scheduler of Dask, Ray (or ``auto``) or Spark (or ``yarn``). Other engines have none.",
+        "Only Dask, Ray and Spark have a scheduler. Ray also accepts ``auto``, and Spark ``yarn``.",
         metavar="ADDRESS",
     )
     timeout_s: float = option(
@@ -703,7 +704,7 @@ class RunOptions:
     )
     verify: bool = option(False, "With --update: read every kept record, and rebuild damaged ones.")
     overwrite: bool = option(
-        False, "Replace a presize dataset when the new one is complete; the files of a folder one by one."
+        False, "Replace a presize dataset when the new one is complete; with --to folder, replace its files one by one."
     )
     report: bool = option(True, "Write report.html about the build.", "Each dataset gets one.")
 
@@ -763,8 +764,7 @@ def check_kinds(**given: object) -> None:
     """Raise OptionError unless the arguments `options`, `run` and `samples` of a build are of their classes."""
     kinds = {"options": BuildOptions, "run": RunOptions, "samples": SourceOptions}
     for name, value in given.items():
-        if not isinstance(value, kinds[name]):
-            raise OptionError(f"{name}: expected {kinds[name].__name__}, got {type(value).__name__}")
+        check_type(name, value, kinds[name])
 
 
 @documented

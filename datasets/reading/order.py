@@ -125,7 +125,7 @@ class Weighted(_Drawn):
 
 class ClassBalanced(_Drawn):
     def __init__(self, targets: npt.ArrayLike, seed: int | None, length: int | None) -> None:
-        classes = np.asarray(targets)
+        classes = _array("targets", targets)
         if classes.ndim != 1 or not classes.size or classes.dtype.kind not in "iu":
             raise OptionError(f"targets: expected one whole number per sample, got {_described(classes)}")
         self.members = np.argsort(classes, kind="stable")  # class by class
@@ -253,7 +253,7 @@ def class_balanced(targets: npt.ArrayLike, seed: int | None = None, length: int 
 
 
 def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    given = np.asarray(weights)
+    given = _array("weights", weights)
     if given.ndim != 1 or not given.size or given.dtype.kind not in "biuf":
         raise OptionError(f"weights: expected one number per sample, got {_described(given)}")
     shares = given.astype(np.float64)
@@ -264,6 +264,13 @@ def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
     if not shares.any():
         raise OptionError(f"weights: expected at least one above 0, got {len(shares)} of 0")
     return shares
+
+
+def _array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return `values` as an array. Raises OptionError for a dataset, which NumPy would read from beginning to end."""
+    if not isinstance(values, Sequence) and not hasattr(values, "__array__"):
+        raise OptionError(f"{name}: expected a list or an array, such as dataset.targets, got {values!r}")
+    return np.asarray(values)
 
 
 def _described(array: npt.NDArray[Any]) -> str:

@@ -202,7 +202,7 @@ def jpeg_box(region: Region, shape: tuple[int, int], channels: int, scale: int =
     if whole:
         check_shape((coded_height, coded_width), shape)
     elif coded_height > shape[0] or coded_width > shape[1]:
-        raise ValueError(f"its tiles are {coded_width} x {coded_height} pixels, of an image of {shape[1]} x {shape[0]}")
+        raise ValueError(f"its tiles are {coded_width} x {coded_height} pixels, the image only {shape[1]} x {shape[0]}")
     buffer = memory(coded_height * coded_width * channels)
     pixels = jpeg_decoder.decode_with_libjpeg(
         data, mode, (coded_height, coded_width), scale, buffer, max_pixels=_limit(shape), strict=not whole

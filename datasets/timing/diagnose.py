@@ -84,8 +84,8 @@ def diagnose(
         seconds: Time for the whole diagnosis, above 0. At least one round is run. After three rounds it ends early
             once each figure that matters is known to 10 %.
         device: Device that `step` computes on; None for an accelerator if there is one.
-        alternatives: Other loaders that `step` can train on, with batches of about the same size, by the advice to
-            use them ("Read the LMDB dataset"). The advice says how much faster training was with each.
+        alternatives: Other loaders that `step` can train on, with batches of about the same size, keyed by the advice
+            to use them ("Read the LMDB dataset"). The advice says how much faster training was with each.
         storage_images_per_s: Images/s that the disk delivers with an empty page cache, for the evidence.
         notes: Sentences to add to the diagnosis.
         on_step: Callback before each part of the diagnosis, with its description.

@@ -51,8 +51,8 @@ class SharedListing:
             missing = {number % self.parts + 1 for number in waiting}
             several = len(missing) > 1
             raise BuildError(
-                f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts}, "
-                f"{plural(len(waiting), 'shard')}; run with --part {min(missing)}/{self.parts}"
+                f"OUT {out} lacks {'parts' if several else 'part'} {parts_text(missing)} of {self.parts} "
+                f"({plural(len(waiting), 'shard')}); run with --part {min(missing)}/{self.parts}"
                 f"{' and so on' if several else ''}, then run this command again"
             )
 

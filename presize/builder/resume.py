@@ -256,9 +256,8 @@ def _check_labels(
         validate_column(index.column("split"), "split", root)
         if len(moved := changed("split", table.column("split"))):
             warn(
-                f"--update moves {plural(len(moved), 'image')} to another split, such as "
-                f"{printable(moved[0].as_py())}; to undo that, run it again with the --split and --split-seed of the "
-                "first build"
+                f"--update moves {plural(len(moved), 'image')}, such as {printable(moved[0].as_py())}, to another "
+                "split; to undo that, run it again with the --split and --split-seed of the first build"
             )
 
 

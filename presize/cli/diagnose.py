@@ -79,7 +79,7 @@ def diagnose(
         if not os.path.isfile(path):
             raise click.UsageError(f"{path}: no such script.")
         if out is not None:
-            raise click.UsageError("-o: a script has no page; use --json instead.")
+            raise click.UsageError("-o: no page is written for a script; use --json instead.")
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
     from presize.datasets.reading.transfer import as_device

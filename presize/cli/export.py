@@ -38,6 +38,8 @@ def export(
 
     with Progress(sys.stderr, "export", quiet=quiet) as progress:
         progress.begin(read_manifest(dataset).samples)
-        written = export_dataset(dataset, folder, lambda: progress.add(1), layout, keys, label_keys)
+        written = export_dataset(
+            dataset, folder, layout, keys=keys, label_keys=label_keys, on_image=lambda: progress.add(1)
+        )
     if not quiet:
         print_text(f"{folder}: {plural(written, 'image')}")

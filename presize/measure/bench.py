@@ -26,7 +26,7 @@ from presize.formatting import size_text
 from presize.measure.bench_options import READS, VARIANTS, BenchOptions, Run, Variant
 from presize.measure.listings import LISTERS, Listing, Numbers, common_samples, link_samples
 from presize.measure.results import Results, bench_page, row_of, to_csv, to_json
-from presize.options import BuildOptions, ImageOptions, RunOptions, Size
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, check_type
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
 from presize.system.files import expanded, temporary_folder, write_atomically, writing
@@ -62,6 +62,8 @@ def bench(
         BenchError: Memory runs out, a run fails, or the variants read different samples.
         BuildError, SourceError, DatasetError: Building a dataset, or listing one of `roots`, fails.
     """
+    check_type("roots", roots, Mapping)
+    check_type("options", options, BenchOptions)
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))
     variants = _variants(roots, options)
@@ -235,7 +237,7 @@ def _prove(runs: Sequence[Run], options: BenchOptions, on_step: Callable[[str], 
         raise BenchError(f"the variants {' and '.join(labels)} deliver different labels for the same samples")
     notes = []
     if options.device == "cpu" and options.models != ("none",):
-        notes = ["Training runs on the CPU: nothing is copied, and it gets the cores that workers leave, at least one."]
+        notes = ["Training runs on the CPU: nothing is copied, and it uses the cores left by workers, at least one."]
     if "pil" in proofs:
         notes.append(
             f"raw folder, PIL: decoded and cropped by Pillow {installed(['pillow'])['pillow']}, with torchvision's "

@@ -303,7 +303,7 @@ def _reading(facts: CheckUp) -> Judged | None:
     if reading.cold is None:
         return "unknown", f"{found}, but data may come from the page cache"
     if not reading.cold:
-        return "unknown", f"{found}, but the page cache keeps it", "if it was just written, try again in a minute"
+        return "unknown", f"{found}, but the page cache keeps the files", "if they are new, try again in a minute"
     core_rate = min(_CORE_FILES_PER_S, _CORE_FILE_BYTES_PER_S / max(1, reading.record_bytes))
     needed = reading.readers * (_CORE_IMAGES_PER_S if content.shards else core_rate)
     if reading.random_reads_per_s >= needed:
@@ -321,7 +321,7 @@ def _faster(facts: CheckUp) -> str:
 
 
 def _rounded(rate: float) -> str:
-    """Return the rate in two significant digits, since runs differ in the third."""
+    """Return the rate to two significant digits, since runs differ in the third."""
     return f"{float(f'{rate:.2g}'):,.0f}"
 
 

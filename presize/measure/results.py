@@ -143,7 +143,7 @@ def _median(rows: Sequence[Row], name: str) -> Any:
 
 
 def to_csv(results: Results) -> str:
-    """Return a line per run, with numbers in six significant digits and the conditions in the last columns."""
+    """Return a line per run, with numbers to six significant digits and the conditions in the last columns."""
     text = io.StringIO()
     if results.rows:
         writer = csv.DictWriter(text, [*results.rows[0], *results.conditions], lineterminator="\n")

@@ -215,7 +215,7 @@ def compared_text(before: dict[str, Any], after: dict[str, Any]) -> str:
             lines.append(f"{name}: too few batches to compare")
             continue
         gain = Interval(now.value / was.value, (was.error**2 + now.error**2) ** 0.5)
-        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "the difference could be chance"
+        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "the difference could be due to chance"
         lines.append(
             f"{name}: {rate_interval(was)} → {rate_interval(now)} {old.get('unit', 'images')}/s, "
             f"a factor of {factor_interval(gain)}: {verdict}"

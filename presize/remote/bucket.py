@@ -136,7 +136,8 @@ class Bucket:
             raise RemoteError(f"{missing} does not exist ({reason})") from None
         except self._failures as error:
             kind = BrokenOffError if isinstance(error, self._obstore.exceptions.GenericError) else RemoteError
-            hint = _CREDENTIALS.get(self._scheme, "") if _NOT_ALLOWED.search(str(error)) else ""
+            hint = "check the host's name and the network" if "error sending request" in str(error) else ""
+            hint = _CREDENTIALS.get(self._scheme, "") if _NOT_ALLOWED.search(str(error)) else hint
             raise kind(f"{self._at(name)}: {_reason(error)}{hint and f'; {hint}'}") from None
 
     def _at(self, name: str) -> str:

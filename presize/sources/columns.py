@@ -254,7 +254,7 @@ def as_type(name: str, column: pa.ChunkedArray, kind: ValueType) -> pa.ChunkedAr
     if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
         return column if kind in ("text", "class") else _as_numbers(column, kind, option)
     if pa.types.is_floating(column.type) and kind in ("text", "class"):
-        raise SourceError(f"{option}: it holds {column.type}, not the original spelling; store it as text")
+        raise SourceError(f"{option}: it holds {column.type}, so the original spelling is lost; store it as text")
     try:
         return column.cast(wanted)
     except pa.ArrowException:

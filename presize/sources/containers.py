@@ -110,10 +110,9 @@ def check_options(kind: str, source: str | os.PathLike[str], **given: object) ->
     """Raise SourceError for an option that does not apply to this kind of source. False values count as not given."""
     for option in (option for option, value in given.items() if value and option not in _OPTIONS[kind]):
         kinds = [each for each, options in _OPTIONS.items() if option in options]
-        fix = "; copy it to a disk first" if kind.endswith("buckets") else "; leave it out"
-        raise SourceError(
-            f"--{option.replace('_', '-')} is for {', '.join(kinds)}, not for {kind}; source {os.fspath(source)!r}{fix}"
-        )
+        flag = f"--{option.replace('_', '-')}"
+        fix = "copy it to a disk first" if kind.endswith("buckets") else f"leave {flag} out"
+        raise SourceError(f"{flag} is for {', '.join(kinds)}, not for {kind}; source {os.fspath(source)!r}; {fix}")
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
@@ -213,8 +212,8 @@ def list_containers(
         names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
         warn(
-            f"{source.name!r} has fields or files that the index cannot store, with the number of samples that have "
-            f"them: {names}{more}; they are left out"
+            f"{source.name!r} has fields or files that the index cannot store, which are left out; samples that have "
+            f"them: {names}{more}"
         )
     classes, has_list = None, False
     if len(table):
@@ -258,8 +257,8 @@ def _warn_of_parted(source: str, listed: _Listed) -> None:
     if len(beside):
         warn(
             f"source {source!r}: {plural(len(beside), 'file')} not next to the image of the same name, such as "
-            f"{printable(beside[0].as_py())}, are left out with the labels in them; make it "
-            "with tar --sort=name -cf NEW.tar FOLDER"
+            f"{printable(beside[0].as_py())}, are left out with the labels in them; make the "
+            "tar again with tar --sort=name -cf NEW.tar FOLDER"
         )
 
 

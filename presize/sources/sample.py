@@ -7,6 +7,7 @@ sizes, the subject that shows the class, leaves in focus; then texture with a 1/
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from PIL import Image
 
 from presize.errors import SourceError
 from presize.options import SampleOptions
-from presize.system.files import expanded
+from presize.system.files import expanded, made_folder
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
 """Names of hues, in twelve equal steps around the colour circle."""
@@ -53,16 +54,27 @@ def make_samples(
     try:
         if folder.exists() and any(folder.iterdir()):
             raise SourceError(f"{folder} is not empty; choose a new or empty folder")
-        for label in range(options.classes):
-            (folder / class_name(label, options.classes)).mkdir(parents=True)
+        with made_folder(folder):
+            _write(folder, options, on_image)
+    except OSError as error:
+        raise SourceError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+    return options.images
+
+
+def _write(folder: Path, options: SampleOptions, on_image: Callable[[], None] | None) -> None:
+    classes = [folder / class_name(label, options.classes) for label in range(options.classes)]
+    try:
+        for each in classes:
+            each.mkdir()
         for index in range(options.images):
             path, content = sample_file(options, index)
             (folder / path).write_bytes(content)
             if on_image:
                 on_image()
-    except OSError as error:
-        raise SourceError(f"cannot write {error.filename or folder}: {error.strerror}") from None
-    return options.images
+    except BaseException:
+        for each in classes:
+            shutil.rmtree(each, ignore_errors=True)
+        raise
 
 
 def class_name(label: int, classes: int) -> str:

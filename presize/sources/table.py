@@ -45,7 +45,7 @@ from presize.sources.source_files import Url
 from presize.sources.spellings import SourceFiles
 from presize.store.index import INDEX_COLUMNS
 from presize.store.rejects import IMAGE_NAMES, IMAGE_SUFFIXES, claims_to_be_an_image
-from presize.system.files import open_at_once
+from presize.system.files import is_url, open_at_once
 
 PATH_NAMES = ("path", "filename", "file_name")
 """Names of the column of paths. A table with several of them needs ``path``."""
@@ -108,6 +108,8 @@ def read_table(
     Equal values have equal bytes, also under nulls, in all file formats. Absolute paths in `root` become relative. With
     `files`, paths become the source's spelling, and ``source_nbytes`` and ``source_mtime_ns`` are added.
     """
+    if is_url(path):
+        raise SourceError("a URL cannot be read here; download the table, and give the file")
     table = _read_file(os.fspath(path), types, None if files is None else files.fits)
     column, table = _path_name(table.column_names), _with_path(table)
     _check_columns(table.column_names)

@@ -117,8 +117,9 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
         unknown = [name for name in classes if name not in number_of]
         if unknown:
             raise SourceError(
-                f"class folder {unknown[0]!r} ({len(unknown)} such) is not in the class list of {len(known)} names, "
-                f"such as {known[0]!r}; add it to the list or move the folder away"
+                f"{plural(len(unknown), 'class folder is', 'class folders are')} not in the class list of "
+                f"{len(known)} names, such as {known[0]!r}; the first is {unknown[0]!r}; add such folders to the list "
+                "or move them away"
             )
         numbers = [number_of[each[levels - 1]] for each, is_one in zip(parts, inside & deep, strict=True) if is_one]
         labels = np.repeat(np.array(numbers, np.int32), counts[inside & deep])
@@ -137,8 +138,9 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
     if strays:
         become = "its splits, and folders in them its classes" if in_splits else "its classes"
         warn(
-            f"source {tree.root!r} has folders, which become {become}; {plural(strays, 'image')} outside them cannot "
-            "have one and are left out: move them into such a folder, or use all images without labels: --labels none"
+            f"source {tree.root!r} has folders, which become {become}; "
+            f"{plural(strays, 'image outside them is', 'images outside them are')} left out: move images into these "
+            "folders, or use all of them without labels: --labels none"
         )
     by_folder = classes is not None and not in_splits
     root = tree.root if isinstance(tree.root, Url) else Path(tree.root)

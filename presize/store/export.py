@@ -406,10 +406,11 @@ _WRITERS: dict[ExportLayout, Callable[[Exported, Path, Callable[[], None]], None
 def export_dataset(
     root: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    on_image: Callable[[], None] = lambda: None,
     layout: ExportLayout = "folder",
+    *,
     keys: str | None = None,
     label_keys: str | None = None,
+    on_image: Callable[[], None] = lambda: None,
 ) -> int:
     """Write every image of a dataset for other programs, and return their number.
 
@@ -419,12 +420,12 @@ def export_dataset(
     Args:
         root: the dataset's folder.
         out: the folder to write; it must be empty or not exist.
-        on_image: called after each image.
         layout: "folder" writes image files. "tar" and "parquet" also write labels and the other columns of the label
             table (docs/derive.md). Files of "tar", "parquet" and "lmdb" get their names when all are complete.
         keys: keys of "lmdb": text-recognition, basicsr, lsun, or a pattern such as ``image-{:09d}``, numbered from 1
             (docs/imports.md).
         label_keys: keys of the labels if `keys` is a pattern: ``label-{:09d}``, or ``COLUMN=label-{:09d}``.
+        on_image: called after each image.
 
     Raises:
         DatasetError: the dataset is damaged, or `layout` cannot hold one of its columns.

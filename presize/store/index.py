@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from presize.errors import DatasetError
 from presize.options import Layout
-from presize.store.data_files import DataFile, raise_limit, require
+from presize.store.data_files import CannotOpenError, DataFile, raise_limit, require
 from presize.store.manifest import Manifest, read_manifest, replaced
 from presize.system.files import check_file, new_files, writing
 
@@ -116,6 +116,8 @@ def read_index(root: str | os.PathLike[str], manifest: Manifest, check: bool = T
         batch.validate()
         _check_columns(batch, manifest)
         return batch
+    except PermissionError as error:
+        raise CannotOpenError(f"{path} cannot be read: {error.strerror}; get read access") from None
     except struct.error:
         reason = "it does not end like an Arrow file"
     except UnicodeDecodeError:

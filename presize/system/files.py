@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from presize.errors import BuildError, DatasetError
+from presize.errors import BuildError, DatasetError, OptionError
 
 
 def is_url(name: str | os.PathLike[str]) -> bool:
@@ -24,7 +24,9 @@ def is_url(name: str | os.PathLike[str]) -> bool:
 
 
 def expanded(path: str | os.PathLike[str]) -> str:
-    """Return `path` with a leading ``~`` replaced by the home folder, as a shell does."""
+    """Return `path` with a leading ``~`` replaced by the home folder, as a shell does. OptionError for other types."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise OptionError(f"expected a path or a URL, got {path!r}")
     return os.path.expanduser(os.fspath(path))
 
 

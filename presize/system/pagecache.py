@@ -60,7 +60,7 @@ def _check_room(files: Sequence[tuple[Path, int]], how: Preload) -> None:
     # What another process has locked is not available, but some of it may be these very files.
     if missing > 0 and (missing > memory.locked or missing > sum(MappedFile(*file).resident_bytes() for file in files)):
         raise OptionError(
-            f"preload: {how!r} needs {size_text(needed)} of memory, but {size_text(available)} are available; "
+            f"preload: {how!r} needs {size_text(needed)} of memory, but {size_text(available)} is available; "
             "leave preload out, or build smaller images"
         )
 

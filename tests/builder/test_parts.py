@@ -103,8 +103,8 @@ def test_a_part_has_nothing_to_do_for_a_published_dataset(build: Builder) -> Non
 @pytest.mark.parametrize(
     ("made", "gone", "message"),
     [
-        ([2], None, "lacks parts 1 and 3 of 3, 2 shards; run with --part 1/3"),
-        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3, 1 shard; run with --part 2/3, then run this command again"),
+        ([2], None, "lacks parts 1 and 3 of 3 (2 shards); run with --part 1/3"),
+        ([1, 2, 3], "00001.lmdb", "lacks part 2 of 3 (1 shard); run with --part 2/3, then run this command again"),
     ],
     ids=["two were not run", "a shard has gone"],
 )

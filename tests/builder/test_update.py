@@ -772,7 +772,7 @@ def test_images_that_change_their_split_give_a_warning(build: Builder) -> None:
     shares = SourceOptions(split="train=0.5,val=0.5", split_seed=3)
     build(samples=shares)
     with pytest.warns(
-        match=r"--update moves [0-9]+ images to another split, such as .*--split-seed of the first build"
+        match=r"--update moves [0-9]+ images, such as .*, to another split; .*--split-seed of the first build"
     ):
         build(run=UPDATE, samples=replace(shares, split_seed=0))
     put(build.source / "cats" / "new.png", seed=90)

@@ -84,7 +84,7 @@ def test_pairs_are_taken_with_their_formats_unless_others_are_given(build: Build
 def test_options_of_a_derived_dataset_that_are_not_repeated_are_named(build: Build, dataset: Path) -> None:
     derive_dataset([dataset], "small", DeriveOptions(Size(32, 32)), SERIAL)
     ran = build("part", "val", "--like small")
-    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others with sizes 64; this")
+    assert ran.err.startswith("presize: warning: --like: that dataset was derived from others (sizes 64); this")
     assert ran.err.count("\n") == 1
     assert recorded_in("val")["image"] == recorded_in("small")["image"]
 

@@ -247,12 +247,17 @@ def test_a_crop_comes_before_the_transform(squares: Path) -> None:
         ({"decode": "bytes", "crop": CenterCrop(16)}, "decode: bytes are not decoded, so they cannot be cropped or fl"),
         ({"decode": "bytes", "flip": 0.5}, "decode: bytes are not decoded, so they cannot be cropped or flipped"),
         ({"crop": 16}, "crop: expected one of presize.datasets' crops"),
+        ({"crop": CenterCrop}, "crop: expected one of presize.datasets' crops"),
         ({"flip": 2}, "flip: expected a probability from 0 to 1, got 2"),
+        ({"transform": 224}, "^transform: expected a function, got 224$"),
+        ({"transform": 224, "fuse": True}, "^transform: expected a function, got 224$"),
+        ({"target_transform": "int"}, "^target_transform: expected a function, got 'int'$"),
+        ({"root": None}, "^expected a path or a URL, got None$"),
     ],
 )
 def test_invalid_options_are_refused_with_a_reason(options: dict[str, Any], said: str, squares: Path) -> None:
     with pytest.raises(OptionError, match=said):
-        LMDBDataset(squares, **options)
+        LMDBDataset(**{"root": squares} | options)
 
 
 # --- loaders, copies and processes ---

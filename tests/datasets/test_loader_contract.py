@@ -564,6 +564,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"mode": "fibres"}, "mode: expected one of processes, threads, got 'fibres'"),
         (Loader, {"flip": 1.5}, "flip: expected a probability from 0 to 1, got 1.5"),
         (Loader, {"crop": 224}, "crop: expected one of presize.datasets' crops"),
+        (Loader, {"transform": 5}, "transform: expected a function, got 5"),
         (Loader, {"on_error": "ignore"}, "on_error: expected one of raise, skip"),
         (Loader, {"multiprocessing_context": "thread"}, "context: expected one of fork, spawn, forkserver, got 'thr"),
         (Loader, {"multiprocessing_context": 3}, "context: expected one of fork, spawn, forkserver, got 3"),

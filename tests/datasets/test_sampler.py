@@ -246,6 +246,8 @@ def test_a_state_in_the_middle_of_an_epoch_needs_the_consumed_samples() -> None:
     [
         (lambda: EpochSampler(Shuffled(9), rank=1), "rank: expected a whole number from 0 to 0, got 1"),
         (lambda: EpochSampler(Shuffled(9)).set_epoch(-1), "epoch: expected .* got -1"),
+        (lambda: class_balanced(Shuffled(9)), "targets: expected a list or an array, such as dataset.targets, got Sh"),  # type: ignore[arg-type]
+        (lambda: Weighted(Shuffled(9)), "weights: expected a list or an array"),  # type: ignore[arg-type]
         (lambda: EpochSampler(Shuffled(9)).state_after(1, 0), "batch_size: expected .* got 0"),
     ],
 )

@@ -31,7 +31,7 @@ from presize.measure.bench import answer, bench, run_apart
 from presize.measure.bench_options import VARIANTS, BenchOptions, DiagnoseOptions, Run
 from presize.measure.listings import build_trial
 from presize.measure.results import Results, bench_page, bench_text, row_of, summarise, table_of, to_csv, to_json
-from presize.options import BuildOptions, ImageOptions, Size, SourceOptions
+from presize.options import BuildOptions, ImageOptions, RunOptions, Size, SourceOptions
 from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
@@ -100,6 +100,13 @@ def test_nothing_is_written_into_the_raw_folder(option: str, raw: Path, tmp_path
         with pytest.raises(OptionError, match=rf"^{option}: .* lies inside "):
             bench({"raw": str(folder)}, replace(QUICK, images=4), **{option: place})
     assert not (folder / "new").exists()
+
+
+def test_wrong_types_are_refused_by_name(raw: Path) -> None:
+    with pytest.raises(OptionError, match=r"^roots: expected Mapping, got "):
+        bench(str(raw))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"^options: expected BenchOptions, got RunOptions$"):
+        bench({"raw": str(raw)}, RunOptions())  # type: ignore[arg-type]
 
 
 def epoch(images: int, window_s: float) -> dict[str, Any]:

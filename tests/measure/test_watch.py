@@ -314,6 +314,6 @@ def test_two_results_are_compared_with_their_errors() -> None:
         {"loaders": [json.loads(json.dumps(watched([wait] * 40, [0.01] * 40).known()))]} for wait in (0.03, 0.01)
     )
     assert "800 ± 2% → 1,600 ± 2% images/s, a factor of 2.0 ± 3%: faster" in compared_text(before, after)
-    assert "the difference could be chance" in compared_text(before, before)
+    assert "the difference could be due to chance" in compared_text(before, before)
     with pytest.raises(KeyError):
         compared_text({"samples": 3}, before)

@@ -226,7 +226,7 @@ def test_no_answer_missing_credentials_or_a_missing_library_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point_to(monkeypatch, 9)
-    with pytest.raises(RemoteError, match=rf"^{URL}/{MANIFEST}: [^\n]+$"):
+    with pytest.raises(RemoteError, match=rf"^{URL}/{MANIFEST}: [^\n]+; check the host's name and the network$"):
         fetch_dataset(URL, tmp_path / "copy")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(RemoteError, match=r"^s3://data/sets/64: Missing AccessKeyId$"):

@@ -49,6 +49,15 @@ def test_a_folder_with_files_or_a_file_is_refused_and_left_alone(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
+def test_a_stopped_run_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_samples(tmp_path / "new", SampleOptions(images=5), stop)
+    assert not list(tmp_path.iterdir())
+
+
 def test_classes_have_distinct_names_that_sort_by_number_and_equally_many_files() -> None:
     names = [class_name(label, 1000) for label in range(1000)]
     assert names == sorted(set(names))

@@ -635,7 +635,7 @@ def test_typed_columns_are_cast_if_nothing_is_lost() -> None:
     whole, real = (pa.chunked_array([pa.array([1, 20], kind)]) for kind in (pa.int32(), pa.float32()))
     assert as_type("n", whole, "class").to_pylist() == ["1", "20"]
     assert as_type("n", real, "int").to_pylist() == [1, 20]
-    with pytest.raises(SourceError, match="it holds float, not the original spelling; store it as text"):
+    with pytest.raises(SourceError, match="it holds float, so the original spelling is lost; store it as text"):
         as_type("n", real, "text")
     with pytest.raises(SourceError, match="it holds float, with values that cannot be int"):
         as_type("n", pa.chunked_array([pa.array([1.5], pa.float32())]), "int")

@@ -94,7 +94,10 @@ def test_progress_counts_every_image_into_an_empty_folder_or_a_new_one(
     (tmp_path / "one" / "files").mkdir(parents=True)
     for place in ("one", "other"):
         counted: list[None] = []
-        assert export_dataset(captions, tmp_path / place / "files", lambda to=counted: to.append(None), layout) == 4
+        assert (
+            export_dataset(captions, tmp_path / place / "files", layout, on_image=lambda to=counted: to.append(None))
+            == 4
+        )
         assert len(counted) == 4
     assert files(tmp_path / "one") == files(tmp_path / "other") != {}, "the same bytes every time"
 
@@ -126,7 +129,7 @@ def test_a_dataset_replaced_during_its_export_is_not_called_damaged(
         build_dataset(small / "raw", tmp_path / "out", one_each, replace(SERIAL, overwrite=True))
 
     with pytest.raises(DatasetError, match="out was updated, replaced or removed since it was opened"):
-        export_dataset(tmp_path / "out", tmp_path / "exported", replace_it, layout)
+        export_dataset(tmp_path / "out", tmp_path / "exported", layout, on_image=replace_it)
 
 
 @pytest.mark.parametrize(("layout", "keys"), [("tar", None), ("parquet", None), ("lmdb", "lsun")])

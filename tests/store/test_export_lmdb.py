@@ -54,7 +54,11 @@ def export(root: Path, out: Path, keys: str, label_keys: str | None = None) -> d
     """Return all records of an export, opened as those programs do."""
     counted: list[None] = []
     samples = len(Dataset(root))
-    assert export_dataset(root, out, lambda: counted.append(None), "lmdb", keys, label_keys) == len(counted) == samples
+    assert (
+        export_dataset(root, out, "lmdb", keys=keys, label_keys=label_keys, on_image=lambda: counted.append(None))
+        == len(counted)
+        == samples
+    )
     with lmdb.open(str(out), readonly=True, lock=False, readahead=False, meminit=False) as env, env.begin() as txn:
         return {bytes(key): bytes(value) for key, value in txn.cursor()}
 
