@@ -24,6 +24,11 @@ from presize.system.child import FOR_PARENTS, Child, ChildDiedError, ChildStoppe
 from processes import is_running, run_python
 
 
+@pytest.fixture(autouse=True)
+def no_limit_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # a command that ran in this process may have set it
+
+
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
     with closing(ForkServer()) as made:
@@ -123,14 +128,16 @@ from presize.system.child import Child, ChildDiedError, spawn
 
 @pytest.mark.parametrize("start", ["spawn", "ForkServer().fork"])
 def test_it_ends_with_its_parent_even_before_the_first_call(start: str) -> None:
-    copy = "os.fork() or (os.close(1), time.sleep(60), os._exit(0))"  # a copy of the parent, with its descriptors
+    copy = "os.fork() or (os.close(1), time.sleep(600), os._exit(0))"  # a copy of the parent, with its descriptors
     script = f"{STARTS}child = Child(start={start}); {copy}; print(child.pid, os.getpid(), flush=True); os._exit(0)"
     ran = subprocess.run(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True, cwd="/", start_new_session=True
     )
     pid, session = map(int, ran.stdout.split())
-    wait_for_end_of(pid)
-    os.killpg(session, signal.SIGKILL)
+    try:
+        wait_for_end_of(pid)
+    finally:
+        os.killpg(session, signal.SIGKILL)
 
 
 def test_exit_codes_are_known_to_a_process_that_ignores_the_end_of_children() -> None:

@@ -125,10 +125,19 @@ class _Forked:
             if self._code is None:
                 try:
                     code = self._server.ask(self.pid, patience_s=timeout or _PATIENCE_S)
-                except ChildDiedError as error:  # it ends with the server
+                except ChildDiedError as error:
+                    self._wait_for_end()
                     code = error.code
                 self._code = None if code == _RUNNING else code
             return self._code
+
+    def _wait_for_end(self) -> None:
+        """Wait until it has ended with its server. Not for long: it may be stopped, or a zombie that nobody reaps."""
+        deadline = time.monotonic() + _ENDS_WITHIN_S
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.kill(self.pid, 0)
+                time.sleep(0.01)
 
 
 def serve_forks(control: int, parent: int) -> None:
@@ -191,4 +200,6 @@ def start_early() -> Callable[[], None]:
 
 def take_server() -> ForkServer:
     """Return a new server, or the one that was started early. The caller closes it."""
-    return _early.pop() if _early else ForkServer()
+    with suppress(IndexError):
+        return _early.pop()
+    return ForkServer()
