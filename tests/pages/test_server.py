@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from commands import Ran
 from presize.errors import OptionError
@@ -160,18 +161,20 @@ def test_a_search_in_a_browser_changes_the_address_and_the_back_button_undoes_it
     page.get_by_label("Path or text contains").fill("0001")
     page.keyboard.press("Enter")
     page.wait_for_url("**/*text=0001*")
-    assert page.get_by_role("status").inner_text() != everything
+    expect(page.get_by_role("status")).not_to_have_text(everything)
     assert page.get_by_label("Path or text contains").input_value() == "0001"
     page.go_back()
-    assert page.get_by_role("status").inner_text() == everything
+    expect(page.get_by_role("status")).to_have_text(everything)
 
 
 def test_a_class_can_be_chosen_and_cleared(page: Page, server: GalleryServer) -> None:
     name = server.viewed.manifest.classes[2]
     page.get_by_label("Class").select_option(name)
     page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/*label=*")
     assert set(page.locator(".label").all_inner_texts()) == {name}
     page.get_by_role("link", name="Clear").click()
+    page.wait_for_url(lambda url: "label=" not in url)
     assert len(set(page.locator(".label").all_inner_texts())) == 3
 
 
@@ -180,9 +183,9 @@ def test_an_image_opens_by_keyboard_and_leads_back(page: Page, server: GallerySe
     first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/*sample=0")
-    assert page.locator("h2").inner_text() == server.viewed.row(0)["path"]
+    expect(page.locator("h2")).to_have_text(server.viewed.row(0)["path"])
     page.get_by_role("link", name="Back to the gallery").click()
-    assert page.locator("a.shots").count() == 56
+    expect(page.locator("a.shots")).to_have_count(56)
 
 
 def test_every_image_and_field_has_a_text_and_nothing_is_wider_than_a_phone(page: Page) -> None:
