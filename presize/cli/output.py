@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import click
-from tqdm import tqdm
 
 from presize.formatting import duration, plural, printable, size_text
 from presize.store.rejects import Reject
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from presize.builder.shard_table import ShardDone
     from presize.store.verify import Problem
 
@@ -93,6 +94,8 @@ _LINE_EVERY_S = 10.0
 
 def making_room(stream: TextIO) -> AbstractContextManager[None]:
     """Return a context manager that hides progress bars while something else is written to `stream`."""
+    from tqdm import tqdm
+
     room: AbstractContextManager[None] = tqdm.external_write_mode(stream)
     return room
 
@@ -113,6 +116,8 @@ class Progress:
         self._total = total
         self._start = self._last_line = time.monotonic()
         if self._stream.isatty() and not self._quiet:
+            from tqdm import tqdm  # takes 30 ms
+
             self._bar = tqdm(
                 total=total,
                 file=self._stream,

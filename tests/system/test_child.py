@@ -159,7 +159,7 @@ def wait_for_end_of(pid: int) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_fork_server_has_one_thread_after_its_imports(server: ForkServer) -> None:
+def test_a_fork_server_has_one_thread_when_it_is_ready(server: ForkServer) -> None:
     with closing(Child(start=server.fork)) as child:
         parent = child.call(os.getppid)
         assert parent != os.getpid() and len(os.listdir(f"/proc/{parent}/task")) == 1

@@ -18,13 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 
 from presize.system.child import ChildDiedError, Process, leave_to_parent, run_python, serve, spawn
 from presize.system.files import anonymous_file
 
-_MODULES = ("presize.builder.tasks.task", "cv2")
-"""Modules that the server imports; OpenCV, which not all workers need, takes 20 ms."""
 _FORK = 0
 """Request for a new process; the answer is its PID, or minus an errno. Any other request is a PID, and the answer its
 exit code, or _RUNNING."""
@@ -145,9 +142,8 @@ def serve_forks(control: int, parent: int) -> None:
     process that this forks, serve a Child instead."""
     leave_to_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was ignored, exit codes would be lost
-    for module in _MODULES:
-        with suppress(Exception):  # a worker that needs it says why
-            import_module(module)
+    with suppress(Exception):  # a worker that needs it says why
+        _prepare()
     gc.freeze()  # the collector of a copy leaves imported modules alone, and their memory shared
     server, pipe = os.getpid(), None
     with socket.socket(fileno=control) as requests, suppress(OSError):  # the parent has ended
@@ -162,6 +158,15 @@ def serve_forks(control: int, parent: int) -> None:
                 pipe = _answer(requests, number, pipes)
     if pipe is not None:
         serve(pipe, server)
+
+
+def _prepare() -> None:
+    """Import what workers need, and use the codecs once, which checks them and fills their tables: 40 ms."""
+    from presize.builder.tasks import task  # noqa: F401
+    from presize.codecs.fingerprint import codecs_digest
+    from presize.options import ImageOptions
+
+    codecs_digest(ImageOptions())
 
 
 def _answer(requests: socket.socket, number: int, pipes: Sequence[int]) -> int | None:
