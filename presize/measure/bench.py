@@ -121,7 +121,7 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
     for variant in options.variants or ():
         if variant not in possible:
             or_raw = "" if READS[variant] == "raw" else ", or --raw to build it from"
-            raise OptionError(f"variant: {variant} needs --{READS[variant]}{or_raw}")
+            raise OptionError(f"variants: {variant} needs --{READS[variant]}{or_raw}")
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 

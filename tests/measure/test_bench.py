@@ -142,9 +142,9 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ()}, "model: expected at least one"),
-        ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
-        ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
+        ({"models": ()}, "models: expected at least one"),
+        ({"models": ("none", "none")}, "models: expected each value once, got none, none"),
+        ({"variants": ("ffcv",)}, "variants: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"batch": 0}, "batch: expected a whole number from 1 to"),
         ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
