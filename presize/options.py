@@ -568,6 +568,8 @@ class SourceOptions:
             object.__setattr__(self, "labels", os.path.expanduser(os.fspath(self.labels)))
         if self.split is not None and self.split != "folders":
             parse_shares(self.split)
+        if self.split_seed and self.split in (None, "folders"):
+            raise OptionError("split_seed: needs --split with fractions, such as train=0.9,val=0.1")
         if self.repeated == "list" and self.table is None:
             raise OptionError("repeated: list merges rows of a table; give one with --labels")
         if self.classes is not None and self.labels == "none":

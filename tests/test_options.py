@@ -133,6 +133,7 @@ WRONG = [
     (source(split="train=1.5"), "split", "train=1.5", "more than all"),
     (source(split=0.9), "split", "0.9", "whose share?"),
     (source(split_seed=-1), "split_seed", "-1", "from 0 up"),
+    (source(split="folders", split_seed=1), "split_seed", "train=0.9", "folders are not drawn"),
     (budget(count=-1), "max_errors", "-1", "fewer than none"),
     (budget(share=1.01), "max_errors", "1.01", "more than all"),
     (budget(share=math.nan), "max_errors", "nan", "it compares with nothing"),
