@@ -54,11 +54,6 @@ class StatedOption(NamedTuple):
     def flag(self) -> str:
         return self.statement.flag or f"--{self.name.replace('_', '-')}"
 
-    @property
-    def name_in_errors(self) -> str:
-        """Return the name on the command line, without the leading dashes: ``to`` for the field `layout`."""
-        return self.flag[2:].replace("-", "_")
-
 
 @cache
 def stated_options(options: type) -> tuple[StatedOption, ...]:
@@ -81,10 +76,11 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
     return _kind(get_args(hint)[0]) if origin in (Union, UnionType) else (hint, False, ())
 
 
-def check_options(options: object) -> None:
-    """Raise OptionError unless each stated option has its type, choice or range. Skips texts and fractions."""
+def check_options(options: object, prefix: str = "") -> None:
+    """Raise OptionError unless each stated option has its type, choice or range. Skips texts and fractions. `prefix`:
+    start of the names in the messages."""
     for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy does not take classes for hashable
-        value, name = getattr(options, each.name), each.name_in_errors
+        value, name = getattr(options, each.name), prefix + each.name
         if value is None and each.default is None:
             continue
         if each.is_several and not isinstance(value, tuple):

@@ -162,10 +162,12 @@ class ImageOptions:
         if isinstance(self.tiles, bool):
             object.__setattr__(self, "tiles", "resized" if self.tiles else "none")
         check_options(self)
-        object.__setattr__(self, "sizes", tuple(size if size == KEEP else _checked(size) for size in self.sizes))
+        object.__setattr__(
+            self, "sizes", tuple(size if size == KEEP else _checked("sizes", size) for size in self.sizes)
+        )
         if not self.sizes:
-            raise OptionError("size: expected at least one, such as 256, got none")
-        check_each_once("size", self.sizes, "size")
+            raise OptionError("sizes: expected at least one, such as 256, got none")
+        check_each_once("sizes", self.sizes, "size")
         if self.color == "keep" and self.format == "webp":
             raise OptionError("color: keep needs a format with grey images; choose jpeg, png or raw, got webp")
         if self.color == "rgba" and self.format == "jpeg":
@@ -188,9 +190,9 @@ def _check_known(options: type, values: dict[str, Any]) -> None:
         raise OptionError(f"{unknown[0]}: this version of presize has no such option; upgrade presize")
 
 
-def _checked(size: Size) -> Size:
+def _checked(name: str, size: Size) -> Size:
     """Return a size whose sides are ints. Raises OptionError if one is out of range."""
-    return Size(*(check_range("size", side, 1, MAX_SIDE) for side in size))
+    return Size(*(check_range(name, side, 1, MAX_SIDE) for side in size))
 
 
 def companion_color(format: CompanionFormat) -> Color:
@@ -252,7 +254,7 @@ class Companion:
             parts = self.pattern.split("/")
             if not self.pattern or parts[0] == "" or not {".", ".."}.isdisjoint(parts):
                 raise OptionError(f"pair: expected a path relative to the source for {self.name}, got {self.pattern!r}")
-        check_options(self)
+        check_options(self, "pair_")
         if self.format == "png" and (self.pattern or "").lower().endswith(ARRAY_SUFFIXES):
             object.__setattr__(self, "format", "npy")
         if self.is_array and not self.is_exact:
@@ -438,17 +440,19 @@ class BuildOptions:
                 check_choice(f"{name}: {coordinates.column}", coordinates.format, formats)
         check_each_once("boxes", tuple(each.column for each in (*self.boxes, *self.keypoints)), "column")
         for each in self.column_types:
-            check_text("column_type", each.column)
-            check_choice(f"column_type: {each.column}", each.type, ValueType)
+            check_text("column_types", each.column)
+            check_choice(f"column_types: {each.column}", each.type, ValueType)
             if each.type == "class" and each.column != "label":
                 choose = "choose text, and give a vocabulary when reading"
-                raise OptionError(f"column_type: only label has classes, got {each}; {choose}")
-        check_each_once("column_type", tuple(each.column for each in self.column_types), "column")
+                raise OptionError(f"column_types: only label has classes, got {each}; {choose}")
+        check_each_once("column_types", tuple(each.column for each in self.column_types), "column")
         if self.layout == "folder" and self.image.format == "raw":
-            raise OptionError("to: format raw cannot be stored as image files; choose --to lmdb, or jpeg, png or webp")
-        check_each_once("pair", tuple(companion.name for companion in self.companions), "name")
+            raise OptionError(
+                "layout: format raw cannot be stored as image files; choose --to lmdb, or jpeg, png or webp"
+            )
+        check_each_once("companions", tuple(companion.name for companion in self.companions), "name")
         if self.layout == "folder" and self.companions:
-            raise OptionError("to: companions are stored only in shards; choose --to lmdb, or build without --pair")
+            raise OptionError("layout: companions are stored only in shards; choose --to lmdb, or build without --pair")
         # Sorted, so that the same options make the same dataset.
         object.__setattr__(self, "companions", tuple(sorted(self.companions, key=lambda companion: companion.name)))
         object.__setattr__(self, "column_types", tuple(sorted(self.column_types)))
@@ -564,6 +568,8 @@ class SourceOptions:
             object.__setattr__(self, "labels", os.path.expanduser(os.fspath(self.labels)))
         if self.split is not None and self.split != "folders":
             parse_shares(self.split)
+        if self.split_seed and self.split in (None, "folders"):
+            raise OptionError("split_seed: needs --split with fractions, such as train=0.9,val=0.1")
         if self.repeated == "list" and self.table is None:
             raise OptionError("repeated: list merges rows of a table; give one with --labels")
         if self.classes is not None and self.labels == "none":
@@ -698,7 +704,7 @@ class RunOptions:
     )  # fmt: skip
     update: bool = option(
         False,
-        "Update OUT from SRC: decode what is new or changed, keep the rest. Options default to those of OUT.",
+        "Update OUT from SRC: decode what is new or changed, keep the rest. Options not given are those of OUT.",
         "The result has the same samples as a build from scratch, possibly in other shards. In Python, "
         "options_to_update returns the options of OUT.",
     )
@@ -755,7 +761,7 @@ class DeriveOptions:
         if self.size is not None:
             if self.size == KEEP:
                 raise OptionError("size: expected N or WxH, got keep; without --size images keep their size")
-            object.__setattr__(self, "size", _checked(self.size))
+            object.__setattr__(self, "size", _checked("size", self.size))
         if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
             raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
 

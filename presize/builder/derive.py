@@ -138,7 +138,7 @@ def derive_dataset(
     derivation = plan_derive(datasets, options)
     plan = derivation.plan
     for root in datasets:
-        output = OutputDir.for_build(root, out, plan.options)
+        output = OutputDir.for_build(root, out, plan.options, derived=True)
     on_plan(derivation)
     run = replace(run, update=False, report=False, max_errors=ErrorBudget())
     try:

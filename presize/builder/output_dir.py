@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from presize.sources.source_files import Url
 from presize.store.data_files import FETCHING, MANIFEST, REPORT, STATE, generation_name, is_data_file
 from presize.store.filenames import is_safe
 from presize.store.manifest import Manifest, publish_manifest, read_manifest
+from presize.store.rejects import claims_to_be_an_image
 from presize.system.files import (
     check_file,
     expanded,
@@ -59,6 +61,7 @@ _LEFTOVER = re.compile(r"\.presize-\d+\.npz|\.presize-part-\d+\.lock|" + re.esca
 """Sidecars, and the lock and listing files of parts."""
 _NEW_MANIFEST = ".presize-manifest.json"
 """Manifest, in each root, that an update is about to publish."""
+_FOLDERS_TRIED = 100
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,11 @@ class OutputDir:
         *,
         update: bool = False,
         copied: bool = False,
+        derived: bool = False,
     ) -> OutputDir:
         """Return the output folders of a build; writes nothing. With `copied`, OUT may hold an unfinished copy of a
-        dataset. Raises OptionError, SourceError, BuildError or DatasetError if OUT cannot be used."""
+        dataset; with `derived`, the source is a dataset. Raises OptionError, SourceError, BuildError or DatasetError if
+        OUT cannot be used."""
         if update and options.layout == "folder":
             raise OptionError(
                 "update: the files of a folder cannot be replaced all at once; with --to folder use --overwrite "
@@ -145,6 +150,10 @@ class OutputDir:
         source, output = expanded(source), cls.of(out, options.image.sizes)
         inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
+        if is_folder and inner == outer:
+            raise SourceError(
+                f"the source and the output are the same folder, {out}; choose a new folder for the output"
+            )
         if is_folder and inner.is_relative_to(outer):
             raise SourceError(f"OUT {out} lies inside the source {source}; choose a folder outside it")
         if is_folder and outer.is_relative_to(inner):
@@ -154,11 +163,12 @@ class OutputDir:
         except UnicodeEncodeError:
             raise BuildError(f"the name of OUT {os.fspath(output.path)!r} is not UTF-8; choose another") from None
         with working_in(Path(out)):
-            output._check_ours(copied)
+            output._check_ours(copied, Path(source) if is_folder and not derived else None)
         return output
 
-    def _check_ours(self, copied: bool) -> None:
-        """Raise BuildError or DatasetError unless OUT and the roots are absent, empty, or made by presize."""
+    def _check_ours(self, copied: bool, source: Path | None) -> None:
+        """Raise BuildError or DatasetError unless OUT and the roots are absent, empty, or made by presize. `source`:
+        the folder that may have been swapped with OUT, if any."""
         out, roots = self.path, self.roots
         if out not in roots and (out / MANIFEST).exists():
             read_manifest(out)
@@ -177,7 +187,7 @@ class OutputDir:
                         f"{error}; a build replaces only datasets that it can read: choose another OUT, or remove it"
                     ) from None
             elif not (out / STATE).exists() and not (copied and (folder / FETCHING).exists()):
-                _check_empty(folder, {root.name for root in roots} if folder not in roots else set())
+                _check_empty(folder, {root.name for root in roots} if folder not in roots else set(), source)
 
     # --- contents ---
 
@@ -390,13 +400,24 @@ def remove_attempts(paths: Collection[Path]) -> None:
         remove_temporary(folder, {path.name for path in paths})
 
 
-def _check_empty(folder: Path, expected: set[str]) -> None:
+def _check_empty(folder: Path, expected: set[str], source: Path | None) -> None:
     others = sorted(name for name in os.listdir(folder) if name not in expected and not name.startswith(".presize"))
     if others:
         are_sizes = all((folder / name / MANIFEST).exists() for name in others)
         what = f"datasets of the sizes {', '.join(others)}; choose another OUT"
-        other = f"{others[0]!r} and is not a presize dataset; choose a new or empty folder"
+        fix = "did you swap SRC and OUT?" if _are_swapped(source, folder) else "choose a new or empty folder"
+        other = f"{others[0]!r} and is not a presize dataset; {fix}"
         raise BuildError(f"OUT {folder} holds {what if are_sizes else other}")
+
+
+def _are_swapped(source: Path | None, folder: Path) -> bool:
+    """Return True if `source` is a dataset, or missing or empty, and `folder` has images in its first folders."""
+    with suppress(OSError):  # a source that cannot be listed may have images
+        if source is None or not ((source / MANIFEST).exists() or (not source.is_file() and not names_in(source))):
+            return False
+        listed = islice(os.walk(folder), _FOLDERS_TRIED)
+        return any(claims_to_be_an_image(name) for _, _, names in listed for name in names)
+    return False
 
 
 def _leave_published(root: Path, manifest: Manifest) -> None:

@@ -82,7 +82,7 @@ def repair_dataset(
     """
     source, out = expanded(source), Path(os.path.abspath(expanded(out)))
     with working_in(out):
-        output = _output_dir(out)  # raises before anything is written, even the lock
+        output = _output_dir(out, source)  # raises before anything is written, even the lock
     found = _scanned(source, out, samples, recorded_options(read_manifest(output.roots[0]), out).companions)
     with (
         working_in(output.path),
@@ -90,7 +90,7 @@ def repair_dataset(
         output.lock(),
     ):
         abandoned = output.recover()
-        output = _output_dir(out)  # a build may have published meanwhile
+        output = _output_dir(out, source)  # a build may have published meanwhile
         manifests = [read_manifest(root) for root in output.roots]
         roots, identity = list(zip(output.roots, manifests, strict=True)), manifests[0].identity
         shards = [(root, file) for root, manifest in roots for file in manifest.every_shard]
@@ -151,10 +151,12 @@ def _scanned(
     return Source(url or Path(source), pa.table({}), None)
 
 
-def _output_dir(out: Path) -> OutputDir:
+def _output_dir(out: Path, source: str | os.PathLike[str]) -> OutputDir:
     """Return the folders of the dataset in `out`, of all sizes that exist. Raises DatasetError if there is none."""
     folders = [out] if (out / MANIFEST).exists() else [out / name for name in sorted(names_in(out))]
     here = [folder for folder in folders if (folder / MANIFEST).exists()]
+    if not here and os.path.exists(os.path.join(source, MANIFEST)):
+        raise DatasetError(f"{out} is not a presize dataset, but {source} is one; did you swap SRC and OUT?")
     first = read_manifest(here[0] if here else out)  # its error says what is there instead of a dataset
     if first.layout != "lmdb":
         raise DatasetError(f"{here[0]} holds image files, not shards; presize build --overwrite rebuilds them")

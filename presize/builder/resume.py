@@ -246,7 +246,7 @@ def _check_labels(
         numbers = [number_of.get(name, -1) for name in source.classes]
         others = changed("label", pc.take(pa.array(numbers, pa.int32()), table.column("label")))
         if is_by_folder and len(others):
-            what = f"labels that differ from the names of the folders, such as that of {printable(others[0].as_py())}"
+            what = f"labels other than the names of folders, such as the label of {printable(others[0].as_py())}"
             refuse(f"{what}, and --update would replace them", "--labels or --split")
         kept = [number for number in numbers if number >= 0]
         unused = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())

@@ -74,7 +74,7 @@ def build_to_url(
     start = time.perf_counter()
     check_kinds(options=options, run=run, samples=samples)
     if options.layout == "folder":
-        raise OptionError(f"to: image files can only be written to a local folder, and OUT is {url}; give a folder")
+        raise OptionError(f"layout: image files can only be written to a local folder, and OUT is {url}; give a folder")
     folder = _folder_of(url, scratch)
     with working_in(folder), _locked(folder, url):
         for copy in () if run.update else (folder / _OUT, *(folder / _OUT).glob("*/")):

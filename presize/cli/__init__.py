@@ -33,6 +33,7 @@ from presize.cli import (  # noqa: F401  # importing a module registers its comm
     view,
 )
 from presize.cli.group import Interrupted, cli, interrupt_again, stop_on_signals
+from presize.cli.option_groups import FLAGS
 from presize.cli.output import making_room
 from presize.errors import OptionError, PresizeError, PresizeWarning
 from presize.formatting import printable
@@ -90,9 +91,10 @@ def _fail(message: str, code: int) -> int:
 
 
 def _on_the_command_line(error: PresizeError) -> str:
-    """Return the message, with the option at its beginning spelled as a flag."""
-    option, colon, rest = str(error).partition(":")
-    return f"--{option.replace('_', '-')}{colon}{rest}" if isinstance(error, OptionError) else str(error)
+    """Return the message, with the parameter at its beginning as an option: ``--to`` for `layout`."""
+    name, colon, rest = str(error).partition(":")
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return f"{flag}{colon}{rest}" if isinstance(error, OptionError) else str(error)
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:

@@ -218,7 +218,7 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
     if is_from("sizes", ParameterSource.COMMANDLINE):
         _say_shapes(context.meta[TYPED]["sizes"], image)
     formats = {image.format, *(companion.format for companion in options.companions)}
-    for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",))):
+    for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",)), ("tiles", ("jpeg",))):
         if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
             raise click.UsageError(
                 f"--{name}: applies only to {' and '.join(users)}, but --format is {image.format}; leave it out."

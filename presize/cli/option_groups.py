@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import click
 
+from presize.measure.bench_options import BenchOptions
 from presize.option_fields import StatedOption, stated_options
-from presize.options import SPELLINGS, BuildOptions
+from presize.options import SPELLINGS, BuildOptions, ImageOptions, RunOptions
 from presize.system.files import expanded
 
 
@@ -23,6 +24,13 @@ PATH = _Path(readable=False)
 """Type of files, folders and URLs. Shells complete their names; it does not check that they exist."""
 TYPED = "presize.typed"
 """Key of the click context's meta: the texts that `parsed` has read, by parameter name."""
+FLAGS = {
+    each.name: each.flag
+    for options in (ImageOptions, BuildOptions, RunOptions, BenchOptions)
+    for each in stated_options(options)
+    if each.statement.flag
+}
+"""Options of the command line whose names differ from those of their parameters."""
 
 
 class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # in click 8.1 Choice is not generic

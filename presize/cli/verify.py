@@ -36,6 +36,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
             only_shards = all(problem.file.startswith("shards/") for problem in result.problems)
             again = f"{'derive' if manifest.derived else 'build'} OUT again with --overwrite and the same options"
             lines.append(f"  {'presize repair SRC OUT rebuilds damaged shards' if only_shards else again}")
+            lines.append("  in a copy from a URL, delete the damaged files and run presize fetch again")
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

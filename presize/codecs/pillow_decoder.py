@@ -16,7 +16,7 @@ from presize.codecs.icc import to_srgb
 from presize.codecs.plugins import load, open_image
 from presize.codecs.sniff import PNG_BITS, check_size, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
-from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, WIDTH, find_image, orientation_of
+from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, SAMPLE_FORMAT, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
 from presize.options import Color, Depth, Icc, Size
 
@@ -30,6 +30,9 @@ PILLOW_SCALE: Final = {2: 85, 4: 17}
 
 _J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
 """First bytes of a JPEG 2000 codestream; offset of the byte with the first component's bits, less one, and a flag."""
+
+_SIGNED, _FLOAT = 2, 3
+"""Values of SAMPLE_FORMAT."""
 
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
@@ -105,6 +108,11 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     except ImageError as error:
         if previewed:
             raise ImageError(f"a camera raw file; only its preview can be read ({error})") from error
+        if name == "tiff":  # Pillow has no mode for colour images of these values
+            if _FLOAT in (formats := tiff.numbers(fields, SAMPLE_FORMAT)):
+                raise _without_range("floating-point") from error
+            if _SIGNED in formats or max(tiff.numbers(fields, BITS), default=1) > 16:
+                raise _without_range("signed or 32-bit") from error
         raise
     if name in ("webp", "avif", "heic"):
         several = getattr(opened, "n_frames", 1) > 1
@@ -212,8 +220,7 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """Convert with Pillow, which keeps only the high 8 bits of 16 in a channel."""
     mode = image.mode
     if mode in ("I", "F"):
-        kind = "floating-point" if mode == "F" else "signed or 32-bit"
-        raise ImageError(f"{kind} pixel values are not supported: they have no defined range")
+        raise _without_range("floating-point" if mode == "F" else "signed or 32-bit")
     if mode in ("P", "PA") and image.palette is None:
         raise ImageError(f"broken {name.upper()}: it has no palette")
     target = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "CMYK": "CMYK"}.get(mode, "RGB")
@@ -222,6 +229,11 @@ def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
         if name == "png" and mode == "L" and data[PNG_BITS] in PILLOW_SCALE:  # Pillow scales the values, not the key
             image.info["transparency"] *= PILLOW_SCALE[data[PNG_BITS]]
     return image if mode == target else image.convert(target)
+
+
+def _without_range(kind: str) -> ImageError:
+    """Return the error of an image whose values have no known black and white."""
+    return ImageError(f"{kind} pixel values are not supported: they have no defined range")
 
 
 def colors_of(mode: str) -> Colors:

@@ -58,7 +58,8 @@ def bench(
         on_step, on_results: Callbacks: before each step with its description, after every run with the results.
 
     Raises:
-        OptionError: The device is missing, a variant has nothing to read, or `out` or `work` lies in one of `roots`.
+        OptionError: The device is missing, a variant has nothing to read, `out` or `work` lies in one of `roots`, or
+            there is a size but nothing to build.
         BenchError: Memory runs out, a run fails, or the variants read different samples.
         BuildError, SourceError, DatasetError: Building a dataset, or listing one of `roots`, fails.
     """
@@ -67,6 +68,8 @@ def bench(
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))
     variants = _variants(roots, options)
+    if options.size is not None and all(READS[variant] in roots for variant in variants):
+        raise OptionError("size: is for datasets that bench builds, but all are given; leave it out")
     for name, folder in (("work", work), ("out", out)):
         for root in roots.values():
             if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
@@ -118,7 +121,7 @@ def _variants(roots: Mapping[str, str], options: BenchOptions) -> tuple[Variant,
     for variant in options.variants or ():
         if variant not in possible:
             or_raw = "" if READS[variant] == "raw" else ", or --raw to build it from"
-            raise OptionError(f"variant: {variant} needs --{READS[variant]}{or_raw}")
+            raise OptionError(f"variants: {variant} needs --{READS[variant]}{or_raw}")
     return tuple(variant for variant in possible if options.variants is None or variant in options.variants)
 
 

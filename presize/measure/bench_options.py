@@ -69,8 +69,8 @@ class BenchOptions:
         for name in ("variants", "models", "workers", "pin_memory"):
             values = getattr(self, name)
             if values == ():
-                raise OptionError(f"{name.removesuffix('s')}: expected at least one, got ()")
-            check_each_once(name.removesuffix("s") if name != "workers" else name, values or ())
+                raise OptionError(f"{name}: expected at least one, got ()")
+            check_each_once(name, values or ())
         for side in self.size or ():
             check_range("size", side, 1, MAX_SIDE)
         if True in (self.pin_memory or ()) and not is_asynchronous(self.device):

@@ -41,7 +41,7 @@ from presize.store.data_files import MANIFEST
 from presize.store.dealing import groups_of
 from presize.store.filenames import unsafe_paths
 from presize.store.manifest import read_manifest
-from presize.store.rejects import Reject, claims_to_be_an_image
+from presize.store.rejects import Reject, claims_to_be_an_image, of_companion
 from presize.store.rejects_file import Rejects
 from presize.system.file_version import FileVersion
 from presize.system.files import open_at_once
@@ -234,6 +234,10 @@ def list_containers(
             _warn_of_parted(source.name, listed)
     if not len(listed.table):
         first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
+        for one in companions:
+            if rejects and rejects[0].reason.startswith(f"{of_companion(one.name)} "):
+                wanted = f"--pair {one.name}={{dir}}/{{stem}}.{one.name}.png"
+                first += f"; expected a file of the same sample, such as {wanted}, got {one.pattern or one.column}"
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     table = with_column(listed.table, "run", _runs(listed.table))
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))
@@ -390,7 +394,7 @@ def _number_labels(
     if pa.types.is_integer(labels.type) and known is not None:
         numbers = labels.to_numpy()
         is_class = (numbers >= 0) & (numbers < len(known))
-        listed.keep(is_class, f"its label is not in the class list of {len(known)} names")
+        listed.keep(is_class, f"its label is not in the class list of {plural(len(known), 'name')}")
         labels = listed.table.column("label").cast(pa.int32())
         if classes is not None and known != tuple(classes):
             names = pa.array(known, pa.large_string()).take(labels.combine_chunks())

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from presize.errors import SourceError, warn
+from presize.formatting import plural
 from presize.options import SourceOptions, parse_shares
 from presize.sources.columns import NO_TEXT, no_text, python_values
 from presize.sources.contents import Source
@@ -55,8 +56,8 @@ def class_labels(
     unknown = [name for name in names.to_pylist() if name not in number_of]
     if unknown:
         raise SourceError(
-            f"the label {unknown[0]!r} is not in the class list of {len(known)} names, such as {known[0]!r}; a class "
-            "list has one name per line, and nothing else"
+            f"the label {unknown[0]!r} is not in the class list of {plural(len(known), 'name')}, such as {known[0]!r}; "
+            "a class list has one name per line, and nothing else"
         )
     numbers = pa.array([number_of[name] for name in names.to_pylist()], pa.int32())
     return pa.chunked_array([numbers.take(pc.index_in(labels, names).combine_chunks())]), known

@@ -118,8 +118,8 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
         if unknown:
             raise SourceError(
                 f"{plural(len(unknown), 'class folder is', 'class folders are')} not in the class list of "
-                f"{len(known)} names, such as {known[0]!r}; the first is {unknown[0]!r}; add such folders to the list "
-                "or move them away"
+                f"{plural(len(known), 'name')}, such as {known[0]!r}; the first is {unknown[0]!r}; add such folders to "
+                "the list or move them away"
             )
         numbers = [number_of[each[levels - 1]] for each, is_one in zip(parts, inside & deep, strict=True) if is_one]
         labels = np.repeat(np.array(numbers, np.int32), counts[inside & deep])

@@ -432,7 +432,7 @@ def export_dataset(
         BuildError: `out` is not empty, or cannot be written.
         OptionError: `layout` is unknown, or `keys` is missing, is not a pattern, or does not apply to `layout`.
     """
-    check_choice("to", layout, ExportLayout)
+    check_choice("layout", layout, ExportLayout)
     if layout == "lmdb" and keys is None:
         raise OptionError(
             f"keys: --to lmdb needs one of {', '.join(get_args(KeyPreset))}, or a pattern: image-{{:09d}}"

@@ -146,7 +146,7 @@ def _check_index(manifest: Manifest, index: pa.RecordBatch) -> Iterator[str]:
     if manifest.classes is not None:
         labels = index["label"].to_numpy()
         if labels.min() < 0 or labels.max() >= len(manifest.classes):
-            yield f"a label is out of range for {len(manifest.classes)} classes"
+            yield f"a label is out of range for {plural(len(manifest.classes), 'class', 'classes')}"
     if manifest.layout == "lmdb":
         for shard, file in enumerate(manifest.shards):
             rows = np.sort(index["row"].to_numpy()[index["shard"].to_numpy() == shard])

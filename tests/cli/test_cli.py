@@ -348,7 +348,8 @@ def test_verify_says_what_mends_the_damage(
     content = bytearray((out / damaged).read_bytes())
     content[len(content) // 2] ^= 1
     (out / damaged).write_bytes(content)
-    assert presize("verify", out).out.splitlines()[-1] == f"  {cure}"
+    of_copies = "in a copy from a URL, delete the damaged files and run presize fetch again"
+    assert presize("verify", out).out.splitlines()[-2:] == [f"  {cure}", f"  {of_copies}"]
 
 
 def test_sample_creates_folders_that_build_accepts(build: Build, presize: Callable[..., Ran], tmp_path: Path) -> None:

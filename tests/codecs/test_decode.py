@@ -301,6 +301,16 @@ def test_values_without_a_defined_range_are_refused(mode: str) -> None:
         decode.decode(saved(GRAY.convert(mode), "TIFF"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("f4", "floating-point"), ("f8", "floating-point"), ("i1", "signed or 32-bit"), ("i4", "signed or 32-bit")],
+)
+def test_colours_without_a_defined_range_are_refused(kind: str, words: str) -> None:
+    data = cv2.imencode(".tiff", np.ones((8, 8, 3), kind))[1].tobytes()
+    with pytest.raises(ImageError, match=f"^{words} pixel values are not supported: they have no defined range$"):
+        decode.decode(data)
+
+
 @pytest.mark.parametrize(("bits", "key"), [(2, 1), (4, 5), (8, 5)])
 def test_the_transparent_grey_of_a_png_is_found_at_any_bit_depth(bits: int, key: int) -> None:
     numbers = np.arange(1 << min(bits, 4))[np.newaxis]

@@ -36,7 +36,7 @@ from presize.pages import charts
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.manifest import read_manifest
 
-QUICK = BenchOptions(size=Size(64, 64), crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
+QUICK = BenchOptions(crop=32, models=("none",), workers=(0,), batch=16, epochs=2, repeats=1)
 RUN = Run(
     variant="raw", model="small", device="cpu", workers=2, pin_memory=False, cold=False, prefetch=2, batch=10, crop=224,
     epochs=2, steps=None, seed=0,
@@ -70,7 +70,7 @@ def test_masks_and_labels_without_classes_are_skipped_and_a_diagnosis_includes_t
     rows = [{"path": f"images/{number:02}.jpg", "label": labels[number % 3]} for number in range(12)]
     (tmp_path / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     build_dataset(tmp_path / "raw", tmp_path / "out", WITH_MASKS, SERIAL, SourceOptions(tmp_path / "labels.jsonl"))
-    quick = replace(QUICK, size=None, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)
+    quick = replace(QUICK, crop=16, models=("small",), variants=("lmdb", "loader"), batch=2)
     assert len(bench({"lmdb": str(tmp_path / "out")}, quick).rows) == 2
     monkeypatch.setenv("JSIMD_FORCENONE", "1")
     short = DiagnoseOptions(device="cpu", workers=0, batch=2, crop=16, seconds=0.1)
@@ -142,9 +142,9 @@ def results_of_runs(seconds: Mapping[str, float], *, model: str = "small", **opt
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": ()}, "model: expected at least one"),
-        ({"models": ("none", "none")}, "model: expected each value once, got none, none"),
-        ({"variants": ("ffcv",)}, "variant: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
+        ({"models": ()}, "models: expected at least one"),
+        ({"models": ("none", "none")}, "models: expected each value once, got none, none"),
+        ({"variants": ("ffcv",)}, "variants: expected one of pil, raw, presized, lmdb, loader, got 'ffcv'"),
         ({"workers": (-1,)}, "workers: expected a whole number from 0 to 4096, got -1"),
         ({"batch": 0}, "batch: expected a whole number from 1 to"),
         ({"size": Size(0, 5)}, "size: expected a whole number from 1 to"),
@@ -372,7 +372,7 @@ def test_missing_datasets_are_built_with_the_options_of_given_ones(raw: Path, tm
     how = BuildOptions(ImageOptions(sizes=(Size(48, 48),), format="png", fit="stretch"))
     build_dataset(raw, tmp_path / "lmdb", how, SERIAL)
     roots = {"raw": str(raw), "lmdb": str(tmp_path / "lmdb")}
-    bench(roots, replace(QUICK, size=None, variants=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
+    bench(roots, replace(QUICK, variants=("presized", "lmdb"), epochs=1), work=tmp_path / "work")
     built = read_manifest(tmp_path / "work" / "presized-48")
     assert built.identity["options"]["image"] == how.to_json()["image"]
 

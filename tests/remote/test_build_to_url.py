@@ -203,7 +203,7 @@ def test_impossible_builds_are_refused_before_anything_is_built_or_claimed(site:
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match=rf"^scratch: cannot write to {tmp_path}/file: Not a directory; choose"):
         site.build(scratch=tmp_path / "file")
-    with pytest.raises(OptionError, match="to: image files can only be written to a local folder"):
+    with pytest.raises(OptionError, match="layout: image files can only be written to a local folder"):
         site.build(options=BuildOptions(layout="folder"))
     site.build()
     other = BuildOptions(ImageOptions(sizes=(Size(24, 24),)), shard_samples=8)

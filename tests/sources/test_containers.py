@@ -327,9 +327,11 @@ def test_companions_of_a_sample_are_its_other_files(tmp_path: Path) -> None:
 def test_a_missing_companion_and_a_field_named_like_its_column_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", pair_samples(2))
     with pytest.raises(
-        SourceError, match=r"no samples in 1 file; the first: 'a\.tar/x/0\.jpg': companion no does not ex"
+        SourceError,
+        match=r"no samples in 1 file; the first: 'a\.tar/x/0\.jpg': companion no does not exist; expected a file of "
+        r"the same sample, such as --pair no=\{dir\}/\{stem\}\.no\.png, got \.no\.npy$",
     ):
-        scan(tmp_path, companions=[Companion("no", "{stem}.npy")])
+        scan(tmp_path, companions=[Companion("no", ".no.npy")])
     write_tar(tmp_path / "a.tar", [("1.jpg", b""), ("1.depth.npy", b""), ("1.json", b'{"depth_crc32": 1}')])
     with pytest.raises(SourceError, match="--pair depth: the index needs the column name 'depth_crc32'; rename yours"):
         scan(tmp_path, companions=PAIRS[:1])

@@ -35,7 +35,7 @@ def numbered(values: list[str], classes: list[str] | None = None) -> tuple[list[
 def test_labels_are_numbered_in_the_order_of_their_names_or_by_the_class_list() -> None:
     assert numbered(["dog", "Cat", "é", "dog", "cat"]) == ([2, 0, 3, 2, 1], ("Cat", "cat", "dog", "é"))
     assert numbered(["dog", "cat"], ["dog", "ant", "cat"]) == ([0, 2], ("dog", "ant", "cat"))
-    with pytest.raises(SourceError, match=r"the label 'c\\nat' is not in the class list of 1 names"):
+    with pytest.raises(SourceError, match=r"the label 'c\\nat' is not in the class list of 1 name"):
         numbered(["dog", "c\nat"], ["dog"])
 
 
