@@ -37,7 +37,7 @@ def extension(name: str, *sources: str) -> Extension:
 passes = [f"resampling/{name}.c" for name in ("tables", "passes", "any", "avx2", "avx512")]
 setup(
     ext_modules=[
-        extension("_jpeg_decoder", "_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c"),
+        extension("_jpeg_decoder", "_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c", "jpeg/avx512.c"),
         extension("_pillow_resize", "_pillow_resize.c", *passes),
         extension("_pillow_color", "_pillow_color.c"),
     ],

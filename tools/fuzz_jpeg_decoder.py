@@ -35,7 +35,7 @@ from presize.codecs.jpeg import tiles as tiling
 from presize.codecs.pillow_resize import resize, row_sink
 
 CODECS = Path(__file__).parent.parent / "presize" / "codecs"
-SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c")]
+SOURCES = [str(CODECS / name) for name in ("_jpeg_decoder.c", "jpeg/any.c", "jpeg/avx2.c", "jpeg/avx512.c")]
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz" / "jpeg"
 SANITIZED = "PRESIZE_SANITIZED"
 """Environment variable with the path of the compiled module, set in the process that has the sanitizers loaded."""
@@ -147,8 +147,8 @@ def drawn(choice: random.Random, known: Sequence[bytes]) -> bytes:
 
 
 def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, str | None]:
-    """Decode `data`, or a box of it, at full or reduced size, with or without AVX2. Return whether `decoder` accepts
-    it, and how it then differs from libjpeg-turbo, or None if it does not."""
+    """Decode `data`, or a box of it, at full or reduced size, with instructions of any level. Return whether `decoder`
+    accepts it, and how it then differs from libjpeg-turbo, or None if it does not."""
     height, width = choice.randint(1, 90), choice.randint(1, 120)
     with contextlib.suppress(ValueError, KeyError):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -163,9 +163,9 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
         box = (choice.randint(0, whole[0] - rows), choice.randint(0, whole[1] - columns), rows, columns)
     channels = choice.choice([*MODES])
     out = np.empty((*box[2:], channels), np.uint8)
-    avx2 = decoder.use_avx2(choice.random() < 0.5)
+    level = decoder.limit(choice.randrange(3))
     accepted = decoder.decode(data, out, channels, shape, box, scale)
-    decoder.use_avx2(True)
+    decoder.limit(2)
     if not accepted:
         return False, None
     try:
@@ -174,15 +174,15 @@ def difference(decoder: Any, data: bytes, choice: random.Random) -> tuple[bool, 
         what = "different pixels"
     except ValueError as error:
         what = str(error)
-    return True, f"box {box} at 1/{scale}, {channels} channels, {'with' if avx2 else 'without'} AVX2: {what}"
+    return True, f"box {box} at 1/{scale}, {channels} channels, level {level}: {what}"
 
 
 def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:
     """Return how the pixels change when `data` is recoded in tiles; None if they do not, or if it is not recoded."""
-    avx2 = decoder.use_avx2(choice.random() < 0.5)
+    level = decoder.limit(choice.randrange(3))
     with mock.patch.object(jpeg_decoder.compiled, "module", decoder):
         tiled = tiling.recoded(data)
-    decoder.use_avx2(True)
+    decoder.limit(2)
     if tiled is data:
         return None
     try:
@@ -190,7 +190,7 @@ def recoding_difference(decoder: Any, data: bytes, choice: random.Random) -> str
         what = None if same else "different pixels"
     except ValueError as error:
         what = str(error)
-    return what and f"recoded {'with' if avx2 else 'without'} AVX2: {what}"
+    return what and f"recoded level {level}: {what}"
 
 
 def resized_difference(decoder: Any, data: bytes, choice: random.Random) -> str | None:

@@ -10,8 +10,9 @@
        idct.h        coefficients to samples
        decode.h      samples to pixels, and the decoder, which combines these steps
        recode.h      recodes bits with other restart intervals
-       vectors.h     common names for AVX2, SSE2 and NEON
-       any.c avx2.c  compile decode.h and recode.h for each kind of processor
+       vectors.h     common names for AVX-512, AVX2, SSE2 and NEON
+       any.c avx2.c avx512.c
+                     compile decode.h and recode.h for each kind of processor
 
    Everything unusual (progressive and other processes, damage, anything that a decoder would warn about) is left to
    libjpeg-turbo: decode() returns False. The input may be malicious: each length is checked before it is used, sizes
@@ -51,9 +52,10 @@ static bool measure_tiles(const uint8_t *at, const uint8_t *end, int64_t tiles, 
 
 static PyObject *decode_with_request(const Request *request)
 {
-    bool done, avx2 = !is_held && has_avx2();
+    bool done;
+    Level level = level_in_use();
     Py_BEGIN_ALLOW_THREADS
-    done = decode_with(avx2, request);
+    done = decode_with(level, request);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(done);
 }
@@ -132,9 +134,9 @@ static PyObject *recode(PyObject *self, PyObject *arguments)
     else {
         const uint8_t *bytes = data.buf;
         int64_t written;
-        bool avx2 = !is_held && has_avx2();
+        Level level = level_in_use();
         Py_BEGIN_ALLOW_THREADS
-        written = recode_with(avx2, bytes, bytes + data.len, interval, out.buf, out.len);
+        written = recode_with(level, bytes, bytes + data.len, interval, out.buf, out.len);
         Py_END_ALLOW_THREADS
         result = PyLong_FromLongLong(written);
     }
@@ -164,18 +166,12 @@ static PyObject *tile_lengths(PyObject *self, PyObject *arguments)
     return result;
 }
 
-static PyObject *use_avx2(PyObject *self, PyObject *wanted)
-{
-    (void)self;
-    return hold(wanted, has_avx2());
-}
-
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, NULL},
     {"decode_into", decode_into, METH_VARARGS, NULL},
     {"recode", recode, METH_VARARGS, NULL},
     {"tile_lengths", tile_lengths, METH_VARARGS, NULL},
-    {"use_avx2", use_avx2, METH_O, NULL},
+    {"limit", limit, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

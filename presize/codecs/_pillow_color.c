@@ -13,20 +13,18 @@
 #define INLINE static inline __attribute__((always_inline))
 
 #ifdef __x86_64__
-#define AVX2 __attribute__((target("avx2")))
-#define CAN_AVX2 __builtin_cpu_supports("avx2")
+#define FOR_AVX2 __attribute__((target("avx2")))
 #else
-#define AVX2
-#define CAN_AVX2 0
+#define FOR_AVX2
 #endif
 
 /* Define `name`, which calls `name_loop`, compiled for the processor. */
 #define FOR_PROCESSOR(name, parameters, arguments)                                                                     \
-    AVX2 static void name##_avx2 parameters { name##_loop arguments; }                                                 \
+    FOR_AVX2 static void name##_avx2 parameters { name##_loop arguments; }                                             \
     static void name##_any parameters { name##_loop arguments; }                                                       \
     static void name parameters                                                                                        \
     {                                                                                                                  \
-        if (CAN_AVX2 && !is_held)                                                                                      \
+        if (level_in_use() >= AVX2)                                                                                    \
             name##_avx2 arguments;                                                                                     \
         else                                                                                                           \
             name##_any arguments;                                                                                      \
@@ -384,12 +382,6 @@ static PyObject *planes(PyObject *self, PyObject *arguments)
     return finish(views, 3, fits, true);
 }
 
-static PyObject *use_avx2(PyObject *self, PyObject *yes)
-{
-    (void)self;
-    return hold(yes, CAN_AVX2);
-}
-
 static PyMethodDef methods[] = {
     {"gray", gray, METH_VARARGS, NULL},
     {"saturate", saturate, METH_VARARGS, NULL},
@@ -399,7 +391,7 @@ static PyMethodDef methods[] = {
     {"hue", hue, METH_VARARGS, NULL},
     {"affine", affine, METH_VARARGS, NULL},
     {"planes", planes, METH_VARARGS, NULL},
-    {"use_avx2", use_avx2, METH_O, NULL},
+    {"limit", limit, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -191,23 +191,17 @@ static PyObject *row_sink(PyObject *self, PyObject *arguments)
     return capsule;
 }
 
-static PyObject *use_avx2(PyObject *self, PyObject *yes)
-{
-    (void)self;
-    return hold(yes, best_level() > ANY);
-}
-
 static PyObject *level(PyObject *self, PyObject *nothing)
 {
     (void)self, (void)nothing;
-    return PyLong_FromLong(is_held ? (long)ANY : (long)best_level());
+    return PyLong_FromLong((long)level_in_use());
 }
 
 static PyMethodDef methods[] = {
     {"table", table, METH_VARARGS, NULL},
     {"resize", resize, METH_VARARGS, NULL},
     {"row_sink", row_sink, METH_VARARGS, NULL},
-    {"use_avx2", use_avx2, METH_O, NULL},
+    {"limit", limit, METH_O, NULL},
     {"level", level, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

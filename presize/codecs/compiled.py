@@ -68,7 +68,7 @@ class Compiled:
             said = f"{VARIABLE}: expected auto, no-avx2 or libjpeg, got {setting!r}"
             return SwitchedOff("environment", said, f"{said}; {self.instead}, as with libjpeg")
         if setting == "no-avx2":
-            module.use_avx2(False)
+            module.limit(0)
         found = self.difference(module)
         if found is None:
             return None

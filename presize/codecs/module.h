@@ -11,16 +11,30 @@
 
 #include <stdbool.h>
 
-static bool is_held; /* limited to instructions that every processor has */
+#include "level.h"
 
-/* Implement use_avx2(). Return whether AVX2 is now used; `can`: whether the processor supports it. */
-static PyObject *hold(PyObject *wanted, bool can)
+static Level most = AVX512; /* set by limit() */
+
+/* Return the level to use: the best one of this processor, up to the limit. */
+static Level level_in_use(void)
 {
-    const int is_wanted = PyObject_IsTrue(wanted);
-    if (is_wanted < 0)
+    const Level best = best_level();
+    return best < most ? best : most;
+}
+
+/* Limit the level, 0 for ANY to 2 for AVX512, and return the one in use. */
+static PyObject *limit(PyObject *self, PyObject *wanted)
+{
+    (void)self;
+    const long level = PyLong_AsLong(wanted);
+    if (level == -1 && PyErr_Occurred())
         return NULL;
-    is_held = !is_wanted;
-    return PyBool_FromLong(is_wanted && can);
+    if (level < ANY || level >= LEVELS) {
+        PyErr_SetString(PyExc_ValueError, "there is no such level");
+        return NULL;
+    }
+    most = (Level)level;
+    return PyLong_FromLong((long)level_in_use());
 }
 
 #ifdef Py_GIL_DISABLED

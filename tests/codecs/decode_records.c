@@ -32,14 +32,14 @@ int main(int count, char **arguments)
         size_t bytes = (size_t)((box.bottom - box.top) * (box.right - box.left) * head[0]);
         uint8_t *data = read_exactly(file, head[8]), *out = malloc(bytes);
         Request request = {data, data + head[8], head[2], head[3], (int)head[1], box, (int)head[0], out, NULL};
-        bool done = out && decode_with(has_avx2(), &request);
+        bool done = out && decode_with(best_level(), &request);
         if (done != (head[9] != 0)) {
             printf("record %d: %s\n", records, done ? "decoded" : "not decoded");
             return 1;
         }
         size_t room = head[8] + 8192;
         uint8_t *scan = read_exactly(file, head[11]), *found = malloc(room);
-        if (!found || recode_with(has_avx2(), data, data + head[8], head[10], found, (int64_t)room) != head[11] ||
+        if (!found || recode_with(best_level(), data, data + head[8], head[10], found, (int64_t)room) != head[11] ||
             memcmp(found, scan, head[11])) {
             printf("record %d: coded again otherwise\n", records);
             return 1;

@@ -17,6 +17,7 @@ from PIL import Image
 import presize
 from effort import examples
 from jpegs import (
+    LEVELS,
     ORDINARY,
     boxes,
     by_libjpeg,
@@ -56,7 +57,7 @@ def is_too_narrow(width: int, sampling: str, scale: int) -> bool:
     interval=st.sampled_from([0, 1, 2, 3, 5, 7]),
     mode=st.sampled_from(MODES),
     scale=st.sampled_from([1, 2, 4, 8]),
-    avx2=st.booleans(),
+    level=st.integers(0, 2),
 )
 def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_of_libjpeg_turbo(
     draw: st.DataObject,
@@ -67,7 +68,7 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_of_libjpeg_turbo(
     interval: int,
     mode: Mode,
     scale: int,
-    avx2: bool,
+    level: int,
 ) -> None:
     image = noisy_image(height, width, seed=width)
     data = encoded(image, sampling, quality, interval, optimize=draw.draw(st.booleans()))
@@ -79,7 +80,7 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_of_libjpeg_turbo(
     every = [(0, 0, *whole.shape[:2]), *(draw.draw(boxes(*whole.shape[:2])) for _ in range(3))]
     for top, left, rows, columns in every:
         box = None if (rows, columns) == whole.shape[:2] else (top, left, rows, columns)
-        with held_to(avx2):
+        with held_to(level):
             pixels = jpeg_decoder.decode(memoryview(data), mode, (height, width), box, scale=scale)
         assert (pixels is None) == is_too_narrow(width, sampling, scale)
         if pixels is not None:
@@ -88,15 +89,15 @@ def test_an_ordinary_jpeg_and_its_boxes_have_the_pixels_of_libjpeg_turbo(
 
 @compiled
 @pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("avx2", [True, False], ids=["AVX2", "no AVX2"])
+@pytest.mark.parametrize("level", range(len(LEVELS)), ids=LEVELS)
 @pytest.mark.parametrize("at", ["in the middle", "at the end"])
-def test_a_reduced_decode_detects_damage_that_it_could_skip(scale: int, avx2: bool, at: str) -> None:
+def test_a_reduced_decode_detects_damage_that_it_could_skip(scale: int, level: int, at: str) -> None:
     data = bytearray(encoded(noisy_image(64, 96, seed=3), "4:4:4"))
     damaged_at = len(data) - 60 if at == "at the end" else len(data) * 3 // 4
     data[damaged_at : damaged_at + 8] = b"\xf0\xe0" * 4
     with pytest.raises(ValueError, match=r"\w"):
         by_libjpeg(bytes(data), "RGB", scale)
-    with held_to(avx2):
+    with held_to(level):
         assert jpeg_decoder.decode(bytes(data), "RGB", (64, 96), scale=scale) is None
 
 

@@ -49,9 +49,9 @@ def images(draw: st.DrawFn) -> npt.NDArray[np.uint8]:
 
 @pytest.fixture
 def plain_c() -> Any:
-    MODULE.use_avx2(False)
+    MODULE.limit(0)
     yield
-    MODULE.use_avx2(True)
+    MODULE.limit(2)
 
 
 @compiled

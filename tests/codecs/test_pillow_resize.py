@@ -451,7 +451,7 @@ def test_code_that_returns_other_bytes_is_switched_off_with_a_warning(monkeypatc
 
 @compiled
 def test_it_can_be_limited_to_instructions_of_every_processor() -> None:
-    MODULE.use_avx2(False)
+    MODULE.limit(0)
     assert MODULE.level() == 0
-    MODULE.use_avx2(True)
+    MODULE.limit(2)
     assert MODULE.level() == LEVELS[-1]

@@ -38,7 +38,7 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.delenv(VARIABLE, raising=False)
 
     def untry(**changed: Callable[..., Any]) -> None:
-        names = ("use_avx2", "decode", "tile_lengths", "recode")
+        names = ("limit", "decode", "tile_lengths", "recode")
         module: Any = REAL and SimpleNamespace(**{name: getattr(REAL, name) for name in names} | changed)
         monkeypatch.setattr(jpeg_decoder, "compiled", replace(jpeg_decoder.compiled, module=module))
 
@@ -139,15 +139,15 @@ def test_a_forked_child_inherits_the_result() -> None:
         ("LIBJPEG", [], "PRESIZE_DECODER: expected auto, no-avx2 or libjpeg, got 'LIBJPEG'"),
         ("", ["self-check"], None),
         ("auto", ["self-check"], None),
-        ("no-avx2", [False, "self-check"], None),
+        ("no-avx2", [0, "self-check"], None),
     ],
 )
 def test_it_is_tested_once_unless_the_environment_switches_it_off(
     value: str, expected: list[Any], said: str | None, monkeypatch: pytest.MonkeyPatch, untried: Callable[..., None]
 ) -> None:
-    calls: list[bool | str] = []
+    calls: list[int | str] = []
     monkeypatch.setenv(VARIABLE, value)
-    untried(use_avx2=calls.append)
+    untried(limit=calls.append)
     jpeg_decoder.compiled.difference = lambda _: calls.append("self-check")
     warned = pytest.warns(PresizeWarning, match=f"{said}; libjpeg-turbo") if value == "LIBJPEG" else nullcontext()
     with warned:

@@ -366,7 +366,7 @@ def test_presizes_decoder_is_used_or_the_reason_is_given(monkeypatch: pytest.Mon
     for machine, why in (("x86_64", "not compiled"), ("riscv64", "not for this processor")):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         assert told(None) == (why, "None")
-    broken = SimpleNamespace(use_avx2=bool)
+    broken = SimpleNamespace(limit=int)
     baseline, reason = told(broken)
     assert baseline == "failed its self-check" and reason.startswith("it fails with AttributeError: ")
     monkeypatch.setenv(VARIABLE, "libjpeg")

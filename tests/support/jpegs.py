@@ -78,14 +78,17 @@ def without_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pillow_resize, "compiled", replace(pillow_resize.compiled, module=None))
 
 
+LEVELS = ("plain", "AVX2", "AVX-512")
+
+
 @contextmanager
-def held_to(avx2: bool) -> Iterator[None]:
-    """Decode with AVX2, if available, or without."""
+def held_to(level: int) -> Iterator[None]:
+    """Decode with instructions up to `level`, an index of LEVELS."""
     decoder = jpeg_decoder.compiled.trusted()
     assert decoder is not None
-    decoder.use_avx2(avx2)
+    decoder.limit(level)
     yield
-    decoder.use_avx2(True)
+    decoder.limit(LEVELS.index("AVX-512"))
 
 
 def segment(marker: int, payload: bytes) -> bytes:

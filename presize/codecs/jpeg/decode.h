@@ -97,17 +97,20 @@ TARGET static bool transform_blocks(const Work *work, int c, const int16_t *bloc
             sound &= flatten(blocks[at], *quant, size, to + size * at, stride);
         return sound;
     }
-    bool (*idct)(const int16_t *, const int16_t *, const int16_t *, uint8_t *, uint8_t *, int64_t) =
-        size == 8 ? idct8 : size == 4 ? idct4 : idct2;
-    for (int64_t at = 0; at < count; at += HALVES) {
-        int64_t next = at + HALVES <= count ? at + HALVES - 1 : at;
-        const int16_t *first = blocks + 64 * at, *second = blocks + 64 * next;
-        uint8_t *to_first = to + size * at, *to_second = to + size * next;
-        if (kinds[at] == FLAT && kinds[next] == FLAT) {
-            sound &= flatten(*first, *quant, size, to_first, stride);
-            sound &= next == at || flatten(*second, *quant, size, to_second, stride);
-        } else
-            sound &= idct(first, second, quant, to_first, to_second, stride);
+    bool (*idct)(const Blocks *, const int16_t *, int64_t) = size == 8 ? idct8 : size == 4 ? idct4 : idct2;
+    for (int64_t at = 0; at < count; at += PARTS) {
+        Blocks some;
+        bool is_flat = true;
+        for (int64_t part = 0; part < PARTS; part++) {
+            int64_t block = at + part < count ? at + part : at; /* the same again */
+            some.from[part] = blocks + 64 * block;
+            some.to[part] = to + size * block;
+            is_flat &= kinds[block] == FLAT;
+        }
+        if (!is_flat)
+            sound &= idct(&some, quant, stride);
+        for (int part = 0; part < PARTS && is_flat; part++)
+            sound &= flatten(*some.from[part], *quant, size, some.to[part], stride);
     }
     return sound;
 }
@@ -237,13 +240,12 @@ TARGET static const uint8_t *chroma_row(Work *work, int c, int64_t y)
     if (to > last)
         sums[to] = sums[last];
     const V even = OP(set1_epi16)(work->v == 2 ? 8 : 1), odd = OP(set1_epi16)(work->v == 2 ? 7 : 2);
-    int bits = work->v == 2 ? 4 : 2;
     for (int64_t x = from; x < to; x += LANES) {
         V sum = OP(mullo_epi16)(load(sums + x), three);
         V before = OP(add_epi16)(sum, OP(add_epi16)(load(sums + x - 1), even));
         V behind = OP(add_epi16)(sum, OP(add_epi16)(load(sums + x + 1), odd));
-        before = OP(srli_epi16)(before, bits);
-        behind = OP(srli_epi16)(behind, bits);
+        before = work->v == 2 ? OP(srli_epi16)(before, 4) : OP(srli_epi16)(before, 2);
+        behind = work->v == 2 ? OP(srli_epi16)(behind, 4) : OP(srli_epi16)(behind, 2);
         store(wide + 2 * (x - from), or(before, OP(slli_epi16)(behind, 8)));
     }
     return wide + (left & 1);

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../level.h"
 #include "../row_sink.h"
 
 typedef struct {
@@ -34,37 +35,29 @@ typedef int64_t Recoder(const uint8_t *data, const uint8_t *end, int64_t interva
 HIDDEN Decoder decode_jpeg; /* for every processor of this architecture */
 HIDDEN Recoder recode_jpeg;
 #ifdef __x86_64__
-HIDDEN Decoder decode_jpeg_avx2;
+HIDDEN Decoder decode_jpeg_avx2, decode_jpeg_avx512;
 HIDDEN Recoder recode_jpeg_avx2;
 #endif
 
-/* Return whether this processor has the instructions that decode_jpeg_avx2 needs. */
-static inline bool has_avx2(void)
+static inline bool decode_with(Level level, const Request *request)
 {
 #ifdef __x86_64__
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-#else
-    return false;
-#endif
-}
-
-static inline bool decode_with(bool avx2, const Request *request)
-{
-#ifdef __x86_64__
-    if (avx2)
+    if (level == AVX512)
+        return decode_jpeg_avx512(request);
+    if (level == AVX2)
         return decode_jpeg_avx2(request);
 #endif
-    (void)avx2;
+    (void)level;
     return decode_jpeg(request);
 }
 
-static inline int64_t recode_with(bool avx2, const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out,
+static inline int64_t recode_with(Level level, const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out,
                                   int64_t out_bytes)
 {
 #ifdef __x86_64__
-    if (avx2)
+    if (level >= AVX2)
         return recode_jpeg_avx2(data, end, interval, out, out_bytes);
 #endif
-    (void)avx2;
+    (void)level;
     return recode_jpeg(data, end, interval, out, out_bytes);
 }

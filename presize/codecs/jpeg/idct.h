@@ -1,5 +1,5 @@
 /* The inverse DCT to blocks of 8, 4 or 2 samples a side, with the sums, roundings and saturations of libjpeg-turbo's
-   jidctint and jidctred in their SIMD versions. HALVES blocks at once, one in each half of the vectors.
+   jidctint and jidctred in their SIMD versions. PARTS blocks at once, one in each part of the vectors.
 
    Each function returns false for values that occur only in damaged files, for which libjpeg-turbo's shortcuts for flat
    blocks, or its code for another processor, would overflow differently. */
@@ -7,8 +7,13 @@
 #define PAIR(a, b) OP(set1_epi32)((int)((uint32_t)(uint16_t)(a) | (uint32_t)(uint16_t)(b) << 16))
 
 typedef struct {
-    V lo, hi; /* 32 bits: the lower and the upper four lanes of each half */
+    V lo, hi; /* 32 bits: the lower and the upper four lanes of each part */
 } Wide;
+
+typedef struct {
+    const int16_t *from[PARTS]; /* coefficients */
+    uint8_t *to[PARTS];         /* samples */
+} Blocks;
 
 INLINE Wide rotated(V lo, V hi, V factors) { return (Wide){OP(madd_epi16)(lo, factors), OP(madd_epi16)(hi, factors)}; }
 INLINE Wide plus(Wide a, Wide b) { return (Wide){OP(add_epi32)(a.lo, b.lo), OP(add_epi32)(a.hi, b.hi)}; }
@@ -24,14 +29,13 @@ INLINE V rounded(V x, int bits) { return OP(srai_epi32)(OP(add_epi32)(x, OP(set1
 INLINE V descaled(Wide x, int bits) { return OP(packs_epi32)(rounded(x.lo, bits), rounded(x.hi, bits)); }
 
 /* Return row i of each block, dequantized. */
-INLINE V dequantized(const int16_t *first, const int16_t *second, const int16_t *quant, int i)
+INLINE V dequantized(const Blocks *blocks, const int16_t *quant, int i)
 {
-    quant += 8 * i;
-    return OP(mullo_epi16)(load_halves(first + 8 * i, second + 8 * i), load_halves(quant, quant));
+    return OP(mullo_epi16)(load_parts(blocks->from, 8 * i), repeat(quant + 8 * i));
 }
 
 /* Return all ones where x << 2 fits in 16 bits. */
-INLINE V is_small(V x) { return OP(cmpeq_epi16)(x, OP(srai_epi16)(OP(slli_epi16)(x, 2), 2)); }
+INLINE V is_small(V x) { return equal(x, OP(srai_epi16)(OP(slli_epi16)(x, 2), 2)); }
 
 /* Return all ones where no value is the largest or the smallest possible, as after saturation. */
 INLINE V is_inside(const V *x, int count)
@@ -41,7 +45,7 @@ INLINE V is_inside(const V *x, int count)
         most = OP(max_epi16)(most, x[i]);
         least = OP(min_epi16)(least, x[i]);
     }
-    return and(OP(cmpgt_epi16)(OP(set1_epi16)(INT16_MAX), most), OP(cmpgt_epi16)(least, OP(set1_epi16)(INT16_MIN)));
+    return and(greater(OP(set1_epi16)(INT16_MAX), most), greater(least, OP(set1_epi16)(INT16_MIN)));
 }
 
 /* One pass of the Loeffler-Ligtenberg-Moschytz algorithm with 13 fractional bits, down the lanes. */
@@ -87,23 +91,20 @@ INLINE void transpose(V x[8])
 }
 
 /* Store rows of `bytes` signed samples as unsigned ones. */
-INLINE void put(V samples, int bytes, int rows, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+INLINE void put(V samples, int bytes, int rows, uint8_t *const *to, int64_t stride)
 {
     uint8_t all[sizeof(V)];
     store(all, xor(samples, OP(set1_epi8)((char)0x80)));
-    for (int y = 0; y < rows; y++) {
-        memcpy(to_first + y * stride, all + y * bytes, (size_t)bytes);
-        if (HALVES == 2)
-            memcpy(to_second + y * stride, all + 16 + y * bytes, (size_t)bytes);
-    }
+    for (int part = 0; part < PARTS; part++)
+        for (int y = 0; y < rows; y++)
+            memcpy(to[part] + y * stride, all + 16 * part + y * bytes, (size_t)bytes);
 }
 
-TARGET static bool idct8(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
-                         uint8_t *to_second, int64_t stride)
+TARGET static bool idct8(const Blocks *blocks, const int16_t *quant, int64_t stride)
 {
     V x[8];
     for (int i = 0; i < 8; i++)
-        x[i] = dequantized(first, second, quant, i);
+        x[i] = dequantized(blocks, quant, i);
     V sane = is_small(x[0]);
     idct_pass(x, 11);
 #ifdef __aarch64__
@@ -114,17 +115,16 @@ TARGET static bool idct8(const int16_t *first, const int16_t *second, const int1
     transpose(x);
     for (int i = 0; i < 8; i += 2) {
         V rows = xor(OP(packs_epi16)(x[i], x[i + 1]), OP(set1_epi8)((char)0x80));
-        store_eights(rows, to_first + i * stride, to_second + i * stride, stride);
+        store_eights(rows, blocks->to, i * stride, stride);
     }
     return all_ones(sane);
 }
 
-TARGET static bool idct4(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
-                         uint8_t *to_second, int64_t stride)
+TARGET static bool idct4(const Blocks *blocks, const int16_t *quant, int64_t stride)
 {
     V x[8];
     for (int i = 0; i < 8; i++)
-        x[i] = i == 4 ? zero() : dequantized(first, second, quant, i); /* row and column 4 have no influence */
+        x[i] = i == 4 ? zero() : dequantized(blocks, quant, i); /* row and column 4 have no influence */
     V sane = is_small(x[0]);
     const V f13 = PAIR(20995, 7373), f57 = PAIR(-4926, -4176), g13 = PAIR(8697, -17799), g57 = PAIR(11893, -1730);
     const V f26 = PAIR(15137, -6270);
@@ -144,7 +144,7 @@ TARGET static bool idct4(const int16_t *first, const int16_t *second, const int1
     sane = and(sane, is_inside(x, 4));
 #endif
 
-    /* To columns: two in each half of a vector. */
+    /* To columns: two in each half of a part. */
     V a = OP(unpacklo_epi16)(x[0], x[1]), b = OP(unpackhi_epi16)(x[0], x[1]);
     V c = OP(unpacklo_epi16)(x[2], x[3]), d = OP(unpackhi_epi16)(x[2], x[3]);
     V x01 = OP(unpacklo_epi32)(a, c), x23 = OP(unpackhi_epi32)(a, c);
@@ -159,16 +159,15 @@ TARGET static bool idct4(const int16_t *first, const int16_t *second, const int1
     V y13 = OP(packs_epi32)(rounded(OP(add_epi32)(sub, near), 19), rounded(OP(sub_epi32)(add, far), 19));
     a = OP(unpacklo_epi16)(y02, y13), b = OP(unpackhi_epi16)(y02, y13);
     V rows = OP(packs_epi16)(OP(unpacklo_epi32)(a, b), OP(unpackhi_epi32)(a, b));
-    put(rows, 4, 4, to_first, to_second, stride);
+    put(rows, 4, 4, blocks->to, stride);
     return all_ones(sane);
 }
 
-TARGET static bool idct2(const int16_t *first, const int16_t *second, const int16_t *quant, uint8_t *to_first,
-                         uint8_t *to_second, int64_t stride)
+TARGET static bool idct2(const Blocks *blocks, const int16_t *quant, int64_t stride)
 {
     V x[8]; /* even rows and columns, except the first, have no influence */
     for (int i = 0; i < 8; i++)
-        x[i] = i & 1 || i == 0 ? dequantized(first, second, quant, i) : zero();
+        x[i] = i & 1 || i == 0 ? dequantized(blocks, quant, i) : zero();
     const V f13 = PAIR(29692, -10426), f57 = PAIR(6967, -5906);
     Wide odd = plus(rotated(OP(unpacklo_epi16)(x[1], x[3]), OP(unpackhi_epi16)(x[1], x[3]), f13),
                     rotated(OP(unpacklo_epi16)(x[5], x[7]), OP(unpackhi_epi16)(x[5], x[7]), f57));
@@ -178,14 +177,14 @@ TARGET static bool idct2(const int16_t *first, const int16_t *second, const int1
 
     /* Both rows: the sum over their odd columns, and column 0. */
     static const int16_t FACTORS[8] = {0, 29692, 0, -10426, 0, 6967, 0, -5906};
-    V factors = load_halves(FACTORS, FACTORS);
+    V factors = repeat(FACTORS);
     V a = OP(madd_epi16)(y[0], factors), b = OP(madd_epi16)(y[1], factors);
     V sums = OP(add_epi32)(OP(unpacklo_epi32)(a, b), OP(unpackhi_epi32)(a, b));
     sums = OP(add_epi32)(sums, OP(unpackhi_epi64)(sums, sums));
     V x0 = OP(srai_epi32)(OP(unpacklo_epi16)(zero(), OP(unpacklo_epi16)(y[0], y[1])), 1);
     V rows = OP(unpacklo_epi32)(OP(add_epi32)(x0, sums), OP(sub_epi32)(x0, sums));
     rows = OP(packs_epi32)(rounded(rows, 20), zero());
-    put(OP(packs_epi16)(rows, zero()), 2, 2, to_first, to_second, stride);
+    put(OP(packs_epi16)(rows, zero()), 2, 2, blocks->to, stride);
     return all_ones(sane);
 }
 

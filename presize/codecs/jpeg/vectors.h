@@ -1,8 +1,8 @@
-/* Vectors of 16-bit lanes: common names for the operations of AVX2, SSE2 and NEON.
+/* Vectors of 16-bit lanes: common names for the operations of AVX-512, AVX2, SSE2 and NEON.
 
-   V has 128-bit halves (two with AVX2, otherwise one), and only load, store and widen cross them. OP(name) is the
-   operation that x86 calls _mm_name; below, NEON gets a function with the same meaning. The file that includes this one
-   defines USE_AVX2 or not. */
+   V has 128-bit parts (four with AVX-512, two with AVX2, otherwise one), and only load, store and widen cross them.
+   OP(name) is the operation that x86 calls _mm_name; below, NEON gets a function with the same meaning. The file that
+   includes this one defines USE_AVX512, USE_AVX2 or neither. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +16,9 @@
 #error "this decoder is for x86-64 and ARM64"
 #endif
 
-#ifdef USE_AVX2
+#if defined USE_AVX512
+#define TARGET __attribute__((target("avx512bw,avx512vl,bmi,bmi2")))
+#elif defined USE_AVX2
 #define TARGET __attribute__((target("avx2,bmi,bmi2")))
 #else
 #define TARGET
@@ -36,7 +38,62 @@ INLINE void store_parts(__m128i x, uint8_t *to_lower, uint8_t *to_upper)
 
 #endif
 
-#if defined USE_AVX2
+#if defined USE_AVX512
+
+typedef __m512i V;
+#define OP(name) _mm512_##name
+
+INLINE V load(const void *at) { return _mm512_loadu_si512(at); }
+INLINE void store(void *at, V x) { _mm512_storeu_si512(at, x); }
+INLINE V zero(void) { return _mm512_setzero_si512(); }
+INLINE V xor(V a, V b) { return _mm512_xor_si512(a, b); }
+INLINE V or(V a, V b) { return _mm512_or_si512(a, b); }
+INLINE V and(V a, V b) { return _mm512_and_si512(a, b); }
+INLINE V equal(V a, V b) { return _mm512_movm_epi16(_mm512_cmpeq_epi16_mask(a, b)); }
+INLINE V greater(V a, V b) { return _mm512_movm_epi16(_mm512_cmpgt_epi16_mask(a, b)); }
+INLINE V widen(const uint8_t *at) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)at)); }
+INLINE V repeat(const void *at) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)at)); }
+INLINE bool all_ones(V x) { return _mm512_movepi8_mask(x) == UINT64_MAX; }
+
+INLINE V load_parts(const int16_t *const *from, int offset)
+{
+    V x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(from[0] + offset)));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(from[1] + offset)), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(from[2] + offset)), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(from[3] + offset)), 3);
+}
+
+INLINE int before_ff(V x)
+{
+    uint64_t found = _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(-1));
+    return found ? __builtin_ctzll(found) : 64;
+}
+
+INLINE void store_eights(V x, uint8_t *const *to, int64_t offset, int64_t stride)
+{
+    store_parts(_mm512_castsi512_si128(x), to[0] + offset, to[0] + offset + stride);
+    store_parts(_mm512_extracti32x4_epi32(x, 1), to[1] + offset, to[1] + offset + stride);
+    store_parts(_mm512_extracti32x4_epi32(x, 2), to[2] + offset, to[2] + offset + stride);
+    store_parts(_mm512_extracti32x4_epi32(x, 3), to[3] + offset, to[3] + offset + stride);
+}
+
+INLINE void store4(uint8_t *out, V even, V odd)
+{
+    const V first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    store(out, _mm512_permutex2var_epi64(even, first, odd));
+    store(out + 64, _mm512_permutex2var_epi64(even, second, odd));
+}
+
+INLINE void store3(uint8_t *out, V even, V odd)
+{
+    const V three = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+    uint8_t all[2 * sizeof(V)];
+    store4(all, _mm512_shuffle_epi8(even, three), _mm512_shuffle_epi8(odd, three));
+    for (int i = 0; i < 8; i++)
+        _mm_storeu_si128((__m128i *)(out + 12 * i), _mm_loadu_si128((const __m128i *)(all + 16 * i)));
+}
+
+#elif defined USE_AVX2
 
 typedef __m256i V;
 #define OP(name) _mm256_##name
@@ -48,15 +105,21 @@ INLINE V xor(V a, V b) { return _mm256_xor_si256(a, b); }
 INLINE V or(V a, V b) { return _mm256_or_si256(a, b); }
 INLINE V and(V a, V b) { return _mm256_and_si256(a, b); }
 
-/* Load 16 bytes from each address, one for each half. */
-INLINE V load_halves(const void *first, const void *second)
-{
-    V x = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)first));
-    return _mm256_inserti128_si256(x, _mm_loadu_si128((const __m128i *)second), 1);
-}
+INLINE V equal(V a, V b) { return _mm256_cmpeq_epi16(a, b); }
+INLINE V greater(V a, V b) { return _mm256_cmpgt_epi16(a, b); }
 
 /* Load one byte into each lane. */
 INLINE V widen(const uint8_t *at) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at)); }
+
+/* Load the same 16 bytes into each part. */
+INLINE V repeat(const void *at) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)at)); }
+
+/* Load 16 bytes into each part, from its address in `from` plus `offset`. */
+INLINE V load_parts(const int16_t *const *from, int offset)
+{
+    V x = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(from[0] + offset)));
+    return _mm256_inserti128_si256(x, _mm_loadu_si128((const __m128i *)(from[1] + offset)), 1);
+}
 
 /* Count the bytes before the first 0xFF; sizeof(V) if there is none. */
 INLINE int before_ff(V x)
@@ -67,15 +130,14 @@ INLINE int before_ff(V x)
 
 INLINE bool all_ones(V x) { return _mm256_movemask_epi8(x) == -1; }
 
-/* Store two rows of eight bytes from each half. */
-INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+/* Store two rows of eight bytes from each part, at its address in `to` plus `offset`. */
+INLINE void store_eights(V x, uint8_t *const *to, int64_t offset, int64_t stride)
 {
-    __m128i a = _mm256_castsi256_si128(x), b = _mm256_extracti128_si256(x, 1);
-    store_parts(a, to_first, to_first + stride);
-    store_parts(b, to_second, to_second + stride);
+    store_parts(_mm256_castsi256_si128(x), to[0] + offset, to[0] + offset + stride);
+    store_parts(_mm256_extracti128_si256(x, 1), to[1] + offset, to[1] + offset + stride);
 }
 
-/* Store pixels of four bytes in order: 0 to 3 of each half from `even`, 4 to 7 from `odd`. */
+/* Store pixels of four bytes in order: 0 to 3 of each part from `even`, 4 to 7 from `odd`. */
 INLINE void store4(uint8_t *out, V even, V odd)
 {
     store(out, _mm256_permute2x128_si256(even, odd, 0x20));
@@ -107,6 +169,8 @@ INLINE V xor(V a, V b) { return _mm_xor_si128(a, b); }
 INLINE V or(V a, V b) { return _mm_or_si128(a, b); }
 INLINE V and(V a, V b) { return _mm_and_si128(a, b); }
 INLINE V widen(const uint8_t *at) { return _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *)at), zero()); }
+INLINE V equal(V a, V b) { return _mm_cmpeq_epi16(a, b); }
+INLINE V greater(V a, V b) { return _mm_cmpgt_epi16(a, b); }
 INLINE bool all_ones(V x) { return _mm_movemask_epi8(x) == 0xFFFF; }
 
 INLINE int before_ff(V x)
@@ -115,10 +179,9 @@ INLINE int before_ff(V x)
     return found ? __builtin_ctz(found) : 16;
 }
 
-INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+INLINE void store_eights(V x, uint8_t *const *to, int64_t offset, int64_t stride)
 {
-    (void)to_second;
-    store_parts(x, to_first, to_first + stride);
+    store_parts(x, to[0] + offset, to[0] + offset + stride);
 }
 
 /* Store four pixels without their fourth bytes, in pairs. Writes two bytes more than that. */
@@ -156,11 +219,10 @@ INLINE int before_ff(V x)
     return found ? __builtin_ctzll(found) >> 2 : 16;
 }
 
-INLINE void store_eights(V x, uint8_t *to_first, uint8_t *to_second, int64_t stride)
+INLINE void store_eights(V x, uint8_t *const *to, int64_t offset, int64_t stride)
 {
-    (void)to_second;
-    vst1_s8((int8_t *)to_first, vget_low_s8(AS8(x)));
-    vst1_s8((int8_t *)(to_first + stride), vget_high_s8(AS8(x)));
+    vst1_s8((int8_t *)(to[0] + offset), vget_low_s8(AS8(x)));
+    vst1_s8((int8_t *)(to[0] + offset + stride), vget_high_s8(AS8(x)));
 }
 
 /* Store four pixels without their fourth bytes. Writes four bytes more than that. */
@@ -180,8 +242,8 @@ INLINE V neon_sub_epi32(V a, V b) { return OF32(vsubq_s32(AS32(a), AS32(b))); }
 INLINE V neon_mullo_epi16(V a, V b) { return vmulq_s16(a, b); }
 INLINE V neon_max_epi16(V a, V b) { return vmaxq_s16(a, b); }
 INLINE V neon_min_epi16(V a, V b) { return vminq_s16(a, b); }
-INLINE V neon_cmpeq_epi16(V a, V b) { return vreinterpretq_s16_u16(vceqq_s16(a, b)); }
-INLINE V neon_cmpgt_epi16(V a, V b) { return vreinterpretq_s16_u16(vcgtq_s16(a, b)); }
+INLINE V equal(V a, V b) { return vreinterpretq_s16_u16(vceqq_s16(a, b)); }
+INLINE V greater(V a, V b) { return vreinterpretq_s16_u16(vcgtq_s16(a, b)); }
 INLINE V neon_slli_epi16(V x, int bits) { return vshlq_s16(x, vdupq_n_s16((int16_t)bits)); }
 INLINE V neon_srai_epi16(V x, int bits) { return vshlq_s16(x, vdupq_n_s16((int16_t)-bits)); }
 INLINE V neon_srai_epi32(V x, int bits) { return OF32(vshlq_s32(AS32(x), vdupq_n_s32(-bits))); }
@@ -216,13 +278,10 @@ INLINE V neon_unpackhi_epi64(V a, V b) { return OF64(vzip2q_s64(AS64(a), AS64(b)
 
 #endif
 
-#ifndef USE_AVX2
+#if !defined USE_AVX2 && !defined USE_AVX512
 
-INLINE V load_halves(const void *first, const void *second)
-{
-    (void)second;
-    return load(first);
-}
+INLINE V repeat(const void *at) { return load(at); }
+INLINE V load_parts(const int16_t *const *from, int offset) { return load(from[0] + offset); }
 
 INLINE void store4(uint8_t *out, V even, V odd)
 {
@@ -240,5 +299,5 @@ INLINE void store3(uint8_t *out, V even, V odd)
 
 enum {
     LANES = sizeof(V) / 2,
-    HALVES = sizeof(V) / 16 /* blocks that are transformed at once */
+    PARTS = sizeof(V) / 16 /* blocks that are transformed at once */
 };

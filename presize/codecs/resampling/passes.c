@@ -7,22 +7,12 @@
 
 #ifdef __x86_64__
 
-Level best_level(void)
-{
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("avx512vnni"))
-        return AVX512;
-    return __builtin_cpu_supports("avx2") ? AVX2 : ANY;
-}
-
 static const Kernels *kernels_of(Level level)
 {
     return level == AVX512 ? &avx512_kernels : level == AVX2 ? &avx2_kernels : &any_kernels;
 }
 
 #else
-
-Level best_level(void) { return ANY; }
 
 static const Kernels *kernels_of(Level level)
 {

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../level.h"
 #include "../row_sink.h"
 
 enum {
@@ -23,8 +24,6 @@ enum {
 };
 
 typedef enum { BOX, BILINEAR, HAMMING, BICUBIC, LANCZOS, FILTERS } Filter;
-
-typedef enum { ANY, AVX2, AVX512, LEVELS } Level;
 
 /* How vector kernels read a row. With LINEAR, CLOSE and WIDE, a window of bytes has the pixels for a group of result
    values: half as many values as bytes, or a quarter with WIDE. With LINEAR, each value lies between two pixels. With
@@ -103,9 +102,6 @@ extern HIDDEN const Kernels any_kernels;
 #ifdef __x86_64__
 extern HIDDEN const Kernels avx2_kernels, avx512_kernels;
 #endif
-
-/* Return the best level of this processor. */
-HIDDEN Level best_level(void);
 
 /* Fill `table` from `memory`, written by make_table. Return false if the head is not for these sizes. */
 HIDDEN bool read_table(const void *memory, int64_t bytes, int32_t inputs, int32_t outputs, int32_t channels, Level level,
