@@ -56,7 +56,7 @@ def test_modules_and_tests_of_the_mutants_exist() -> None:
 
 
 STALE = runpy.run_path(str(ROOT / "benchmarks" / "stale.py"))
-BY_HAND = {"read-amd", "read-libjpeg", "bench", "jpeg-decoder-builds"}
+BY_HAND = {"read-amd", "read-libjpeg", "bench", "jpeg-decoder-builds", "jpeg-decoder-avx512"}
 """On another machine, with a variable of the environment, by make, and of builds that are compiled for it."""
 
 
