@@ -5,7 +5,6 @@ Each command has a module with its name. group: shared options and signal handli
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import warnings
@@ -44,7 +43,6 @@ __all__ = ["cli", "main"]
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. An error prints one line on standard error; ``--debug`` shows its traceback."""
-    gc.set_threshold(50_000)  # imports make as many objects and free few: the default costs a build 50 ms
     settings: dict[str, Any] = {"debug": False, "shows_warnings": warnings.showwarning}
     open_closed_streams()
     warnings.showwarning = show_warning  # type: ignore[assignment]
@@ -70,7 +68,6 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         if why is None or settings["debug"]:
             raise
         code = _fail(f"{why}; raise that limit, or use fewer processes", 1)
-    gc.freeze()  # otherwise the interpreter collects all modules before it exits: another 50 ms
     sys.exit(code if isinstance(code, int) else 0)
 
 
