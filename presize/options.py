@@ -364,7 +364,7 @@ class ColumnType(NamedTuple):
         """Parse COLUMN:TYPE, such as ``label:class``."""
         column, _, type = text.rpartition(":")
         if not column:
-            raise OptionError(f"column_type: expected COLUMN:TYPE, such as label:text, got {text!r}")
+            raise OptionError(f"column_types: expected COLUMN:TYPE, such as label:text, got {text!r}")
         return cls(column, type)  # type: ignore[arg-type]
 
     def __str__(self) -> str:

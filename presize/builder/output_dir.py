@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,9 +151,7 @@ class OutputDir:
         inner, outer = Path(os.path.realpath(output.path)), Path(os.path.realpath(source))
         is_folder = Url.of(source) is None
         if is_folder and inner == outer:
-            raise SourceError(
-                f"the source and the output are the same folder, {out}; choose a new folder for the output"
-            )
+            raise SourceError(f"the source and OUT are the same, {out}; choose a new folder for OUT")
         if is_folder and inner.is_relative_to(outer):
             raise SourceError(f"OUT {out} lies inside the source {source}; choose a folder outside it")
         if is_folder and outer.is_relative_to(inner):
@@ -405,15 +403,17 @@ def _check_empty(folder: Path, expected: set[str], source: Path | None) -> None:
     if others:
         are_sizes = all((folder / name / MANIFEST).exists() for name in others)
         what = f"datasets of the sizes {', '.join(others)}; choose another OUT"
-        fix = "did you swap SRC and OUT?" if _are_swapped(source, folder) else "choose a new or empty folder"
-        other = f"{others[0]!r} and is not a presize dataset; {fix}"
+        swapped = " (did you swap SRC and OUT?)" if _are_swapped(source, folder) else ""
+        other = f"{others[0]!r} and is not a presize dataset; choose a new or empty folder{swapped}"
         raise BuildError(f"OUT {folder} holds {what if are_sizes else other}")
 
 
 def _are_swapped(source: Path | None, folder: Path) -> bool:
     """Return True if `source` is a dataset, or missing or empty, and `folder` has images in its first folders."""
     with suppress(OSError):  # a source that cannot be listed may have images
-        if source is None or not ((source / MANIFEST).exists() or (not source.is_file() and not names_in(source))):
+        if source is None or source.is_file():
+            return False
+        if names_in(source) and not any(chain(source.glob(MANIFEST), source.glob(f"*/{MANIFEST}"))):
             return False
         listed = islice(os.walk(folder), _FOLDERS_TRIED)
         return any(claims_to_be_an_image(name) for _, _, names in listed for name in names)

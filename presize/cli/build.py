@@ -105,19 +105,21 @@ def build(
     """
     from presize.builder.executors.fork_server import start_early
 
-    gc.disable()  # imports make 100,000 objects and free few: collections would take 30 ms
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would spin: 0.1 s of another core
     if not dry_run and typed["engine"] == RunOptions().engine:
         context.call_on_close(start_early())
-    from presize.builder.like import options_of, options_to_update
-    from presize.builder.output_dir import OutputDir
-    from presize.builder.reuse import plan_update
-    from presize.builder.run import build_dataset, build_part, plan_build
-    from presize.builder.to_url import build_to_url, scratch_out
-    from presize.system.files import is_url
+    gc.disable()  # imports make 100,000 objects and free few: collections would take 30 ms
+    try:
+        from presize.builder.like import options_of, options_to_update
+        from presize.builder.output_dir import OutputDir
+        from presize.builder.reuse import plan_update
+        from presize.builder.run import build_dataset, build_part, plan_build
+        from presize.builder.to_url import build_to_url, scratch_out
+        from presize.system.files import is_url
+    finally:
+        gc.enable()
 
     gc.freeze()  # keeps the collector away from imported modules, which saves 50 ms per run
-    gc.enable()
     context.call_on_close(gc.freeze)  # or the interpreter would collect everything before it exits: another 50 ms
     to_url = is_url(out)
     if dry_run and to_url and typed["update"]:
@@ -222,7 +224,8 @@ def _options(context: click.Context, typed: dict[str, Any]) -> tuple[BuildOption
         _say_shapes(context.meta[TYPED]["sizes"], image)
     formats = {image.format, *(companion.format for companion in options.companions)}
     for name, users in (("quality", ("jpeg", "webp")), ("subsampling", ("jpeg",)), ("tiles", ("jpeg",))):
-        if is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
+        is_used = name != "tiles" or image.tiles != "none"
+        if is_used and is_from(name, ParameterSource.COMMANDLINE) and formats.isdisjoint(users):
             raise click.UsageError(
                 f"--{name}: applies only to {' and '.join(users)}, but --format is {image.format}; leave it out."
             )

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from textwrap import fill
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -94,6 +94,8 @@ _LINE_EVERY_S = 10.0
 
 def making_room(stream: TextIO) -> AbstractContextManager[None]:
     """Return a context manager that hides progress bars while something else is written to `stream`."""
+    if "tqdm" not in sys.modules:  # there is no bar
+        return nullcontext()
     from tqdm import tqdm
 
     room: AbstractContextManager[None] = tqdm.external_write_mode(stream)

@@ -11,8 +11,8 @@
        decode.h      samples to pixels, and the decoder, which combines these steps
        recode.h      recodes bits with other restart intervals
        vectors.h     common names for AVX-512, AVX2, SSE2 and NEON
-       any.c avx2.c avx512.c
-                     compile decode.h and recode.h for each kind of processor
+       any.c avx2.c  compile decode.h and recode.h for each kind of processor
+       avx512.c      compiles decode.h
 
    Everything unusual (progressive and other processes, damage, anything that a decoder would warn about) is left to
    libjpeg-turbo: decode() returns False. The input may be malicious: each length is checked before it is used, sizes

@@ -235,9 +235,9 @@ def list_containers(
     if not len(listed.table):
         first = f"; the first: {printable(rejects[0].path)!r}: {rejects[0].reason}" if rejects else ""
         for one in companions:
-            if rejects and rejects[0].reason.startswith(f"{of_companion(one.name)} "):
+            if one.pattern and rejects and rejects[0].reason.startswith(f"{of_companion(one.name)} "):
                 wanted = f"--pair {one.name}={{dir}}/{{stem}}.{one.name}.png"
-                first += f"; expected a file of the same sample, such as {wanted}, got {one.pattern or one.column}"
+                first += f"; expected a file of the same sample, such as {wanted}, got {one.pattern}"
         raise SourceError(f"source {source.name!r} holds no samples in {plural(len(source.paths), 'file')}{first}")
     table = with_column(listed.table, "run", _runs(listed.table))
     table = table.select(list(dict.fromkeys([*_OWN_COLUMNS, *table.column_names])))

@@ -421,7 +421,7 @@ def test_a_dataset_that_differs_from_the_command_is_reported(change: str, build:
 PLACES: dict[str, tuple[str, type[Exception], str]] = {
     "inside the source": ("photos/out", SourceError, "lies inside the source"),
     "around the source": (".", SourceError, "the source .* lies inside OUT"),
-    "the source": ("photos", SourceError, "are the same folder, .*; choose a new folder for the output"),
+    "the source": ("photos", SourceError, "are the same, .*; choose a new folder for OUT"),
     "below a file": ("photos/cats/01.png/out", SourceError, "lies inside the source"),
     "not UTF-8": (os.fsdecode(b"\xff"), BuildError, "is not UTF-8"),
 }

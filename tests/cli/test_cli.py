@@ -60,6 +60,11 @@ def test_build_reports_what_it_built(build: Build) -> None:
     assert ran.out.endswith("  report: out/report.html\n")
 
 
+def test_a_script_may_switch_tiles_off_for_any_format(build: Build) -> None:
+    ran = build("--dry-run", "--no-tiles", "--format", "png")
+    assert ran.code == 0, ran.err
+
+
 NO_LABELS = "  no labels: a folder of images needs a table of labels, --labels"
 SMALLER = "  1 image smaller than --size, not enlarged; --upscale enlarges them"
 NO_SPACE = "  no space saved: files of"

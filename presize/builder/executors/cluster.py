@@ -286,7 +286,7 @@ def in_cluster(tasks: list[Task], run: RunOptions) -> Iterator[ShardDone]:
     except ImportError as error:
         module = (error.name or "").partition(".")[0]
         raise OptionError(
-            f'backend: {run.engine} needs {module}, which is not installed: pip install "presize[{run.engine}]"'
+            f'engine: {run.engine} needs {module}, which is not installed: pip install "presize[{run.engine}]"'
         ) from None
     except Exception as error:  # engines raise their own classes, all of them about the scheduler
         raise BuildError(f"scheduler: cannot connect to {run.engine} at {run.scheduler}: {_reason(error)}") from error

@@ -1,4 +1,4 @@
-"""A process that imports what workers need, once, and then forks them: they start at once and share its memory.
+"""A process that imports and tries what workers need, once, and then forks them: they start at once and share memory.
 
 The command starts it before it imports and lists anything itself.
 """
@@ -33,8 +33,8 @@ _WATCH_S = 0.5
 
 
 class ForkServer:
-    """A child process that forks others. It runs nothing else, so its copies inherit no locks. They end when it ends,
-    and it ends when this process ends. Thread-safe.
+    """A child process that forks others. It has a single thread, so its copies inherit no locks. They end when it
+    ends, and it ends when this process ends. Thread-safe.
 
     `turnstile` is a descriptor of a file in memory that is open in all of them.
     """
