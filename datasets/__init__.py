@@ -8,6 +8,13 @@ if __name__ != "presize.datasets":
         "run from another folder, or import presize.datasets"
     )
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    said = 'presize.datasets needs torch, which is not installed: pip install "presize[torch]"'
+    raise ModuleNotFoundError(said, name="torch") from None
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -64,10 +64,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             raise
         code = _fail(_on_the_command_line(error), 2 if isinstance(error, OptionError) else 1)
     except (RuntimeError, OSError, MemoryError, ImportError) as error:
-        why = limit_of(error)
-        if why is None or settings["debug"]:
+        why, lacks_torch = limit_of(error), isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        if settings["debug"] or (why is None and not lacks_torch):
             raise
-        code = _fail(f"{why}; raise that limit, or use fewer processes", 1)
+        code = _fail(str(error) if lacks_torch else f"{why}; raise that limit, or use fewer processes", 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

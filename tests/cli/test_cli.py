@@ -379,6 +379,14 @@ def test_doctor_exits_with_0_whatever_it_finds(presize: Callable[..., Ran], monk
     assert (ran.code, json.loads(ran.out)["verdict"]) == (0, "bad")
 
 
+def test_a_command_that_needs_torch_says_how_to_install_it(dataset: Path) -> None:
+    blocked = "import sys; sys.modules['torch'] = None; from presize.cli import main; main(sys.argv[1:])"
+    ran = run_command([sys.executable, "-c", blocked, "diagnose", dataset])
+    assert ran.returncode == 1
+    said = 'presize.datasets needs torch, which is not installed: pip install "presize[torch]"'
+    assert ran.stderr.splitlines()[-1] == f"presize: error: {said}"
+
+
 @pytest.mark.parametrize(
     ("error", "found"),
     [
