@@ -25,7 +25,17 @@ from presize.datasets.reading.batch_reader import BatchReader, TransformedReader
 from presize.datasets.reading.memory import HELD_BY_CALLER, FreeSlots, SharedSlots, tensors_over
 from presize.datasets.reading.order import Given, Last, Order, Schedule, check_seed, choose_order
 from presize.datasets.reading.stored_image import check_decode
-from presize.datasets.reading.transfer import CPU, Box, Normalization, Normalize, Parts, Transfer, as_device, normalized
+from presize.datasets.reading.transfer import (
+    CPU,
+    Box,
+    Normalization,
+    Normalize,
+    Parts,
+    Transfer,
+    as_device,
+    check_units,
+    normalized,
+)
 from presize.datasets.reading.workers import (
     TIMEOUT_S,
     Answer,
@@ -213,6 +223,8 @@ class Loader:
             if normalize is not None:
                 raise OptionError("normalize: fuse=True took over the transform's normalization; leave normalize= out")
             normalize = dataset.normalize
+        elif normalize is not None:
+            check_units(normalize)
         crop, flip = dataset.crop if crop is None else crop, dataset.flip if flip is None else flip
         try:
             companions, skips = dataset._reading.images.companions, self.on_error == "skip"

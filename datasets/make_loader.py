@@ -207,6 +207,8 @@ def make_loader(
         OptionError: an option is out of range, or one label means several classes in a ConcatDataset.
         LoaderError: batches do not fit into /dev/shm; while iterating, when it is full or read-only.
     """
+    if isinstance(dataset, (str, os.PathLike)):
+        raise OptionError(f"dataset: expected a dataset, got a path; give LMDBDataset({os.fspath(dataset)!r})")
     if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
         raise OptionError(
             f"dataset: expected one with a length, got {type(dataset).__name__}; for an IterableDataset use "

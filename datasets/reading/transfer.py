@@ -262,6 +262,16 @@ class Normalization:
         return (*map(self, images[:count]), *images[count:])
 
 
+def check_units(normalize: Normalize) -> None:
+    """Raise OptionError if means are in units of 0 to 255."""
+    try:
+        most = float(torch.as_tensor(normalize[0], dtype=torch.float64, device="cpu").max())
+    except (TypeError, ValueError, IndexError, RuntimeError):  # Normalization says what is wrong
+        return
+    if most > 1:
+        raise OptionError(f"normalize: expected means in units of 0 to 1, got {most:g}; divide both by 255")
+
+
 def normalized(
     reader: BatchReader, normalize: Normalize | None, dtype: torch.dtype | None = None, device: torch.device = CPU
 ) -> tuple[BatchReader, Normalization | None]:

@@ -19,6 +19,7 @@ from presize.cli.option_groups import PATH
 from presize.errors import warn
 from presize.formatting import plural
 from presize.options import Tiles
+from presize.store.data_files import MANIFEST, is_data_file
 from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 128 + N signal N."
@@ -97,6 +98,8 @@ def check_page(out: str | None) -> None:
         raise click.UsageError(f"-o: {Path(out).parent} cannot be written to; choose another folder.")
     if os.path.isdir(out):
         raise click.UsageError(f"-o: {out} is a folder; give the name of a file.")
+    if os.path.exists(Path(out).absolute().parent / MANIFEST) and is_data_file(Path(out).name):
+        raise click.UsageError(f"-o: {out} is a file of the dataset in its folder; choose another name or folder.")
     if os.path.lexists(out) and not _is_page(out):
         raise click.UsageError(f"-o: {out} exists and is not an HTML page; choose another name.")
 

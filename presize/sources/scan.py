@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,10 @@ def scan(
     _warn_of_backslashes(source, samples)
     if source.by_folder and samples.classes is None and not companions:
         _warn_of_companions(source)
-    return add_companions(with_splits(source, samples, images), companions, follow_links, samples.table is not None)
+    _warn_of_label_names(source, samples)
+    source = with_splits(source, samples, images)
+    _warn_of_lookalikes(source)
+    return add_companions(source, companions, follow_links, samples.table is not None)
 
 
 def scan_images(root: str | os.PathLike[str]) -> Source:
@@ -104,6 +108,39 @@ def _warn_of_companions(source: Source) -> None:
             f"source {str(source.root)!r} has the same folders in {root} and {other}, which become classes; if {other} "
             f"holds masks of {root}, add --pair mask={other}/{{subdir}}/{{stem}}.png, else build only {root}"
         )
+
+
+_LABELS = {"label", "labels", "class", "classes", "category", "target"}
+
+
+def _warn_of_label_names(source: Source, options: SourceOptions) -> None:
+    """Warn if a label table has no column `label`, but one that is probably meant to be."""
+    schema = source.table.schema
+    if options.table is None or "label" in schema.names:
+        return
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name.lower() in _LABELS and (pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+            warn(
+                f"labels {os.fspath(options.table)!r}: samples have no label, because no column is named label; if "
+                f"column {printable(name)!r} holds the labels, rename it"
+            )
+
+
+def _warn_of_lookalikes(source: Source) -> None:
+    """Warn if names of classes or splits differ only in blanks, or in the Unicode form of a letter."""
+    splits: list[str] = []
+    if "split" in (schema := source.table.schema).names and pa.types.is_large_string(schema.field("split").type):
+        splits = pc.unique(source.table.column("split")).drop_null().to_pylist()
+    for kind, names in (("classes", source.classes or ()), ("splits", splits)):
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
+            if other != name:
+                warn(
+                    f"source {str(source.root)!r}: the {kind} {other!a} and {name!a} differ only in blanks or in the "
+                    "Unicode form of a letter; if they mean the same, write them alike"
+                )
+                break
 
 
 def _warn_of_backslashes(source: Source, options: SourceOptions) -> None:

@@ -142,6 +142,8 @@ MISTAKES = [
     ("view DATASET --serve -o page.html", 2, "expected -o FILE or --serve, not both."),
     ("view DATASET -o /nowhere/page.html", 2, "-o: /nowhere is not a folder; create it, or choose another."),
     ("view DATASET -o NOTES", 2, "-o: NOTES exists and is not an HTML page; choose another name."),
+    ("view DATASET -o DATASET/report.html", 2, "report.html is a file of the dataset in its folder; choose another"),
+    (f"{SIMULATE} -o DATASET/report-1.html", 2, "report-1.html is a file of the dataset in its folder"),
     ("view DATASET -o PIPE", 2, "-o: PIPE exists and is not an HTML page; choose another name."),
     ("view DATASET --serve --text \udcff", 2, r"--text: expected UTF-8, got '\udcff'"),
     ("view DATASET --serve --label dog", 2, "--label: expected one of 0-red-disc, 1-jade-star, 2-violet-square, got"),

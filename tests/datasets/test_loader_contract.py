@@ -582,6 +582,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
+        (Loader, {"normalize": ((123, 117, 104), (58, 57, 57))}, "normalize: .* 0 to 1, got 123; divide both by 255"),
         (Loader, {"normalize": NORMALIZE, "dtype": torch.int8}, "dtype: expected a floating-point type"),
         (make_loader, {"sampler": [0]}, "sampler: make_loader takes an order as shuffle=; for a sampler use DataLoad"),
         (make_loader, {"batch_sampler": [[0]]}, "batch_sampler: make_loader takes an order as shuffle=; for a batch_"),

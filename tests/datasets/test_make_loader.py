@@ -67,6 +67,11 @@ class Endless(torch.utils.data.IterableDataset[int]):
         return iter(range(9))
 
 
+def test_a_path_is_refused_with_the_cure(dataset: Path) -> None:
+    with pytest.raises(OptionError, match=r"dataset: expected a dataset, got a path; give LMDBDataset\('.*'\)$"):
+        make_loader(dataset, 4, num_workers=0)  # type: ignore[arg-type]
+
+
 def test_an_iterable_dataset_is_refused_by_name() -> None:
     with pytest.raises(OptionError, match=r"dataset: expected one with a length, got Endless; .* use DataLoader"):
         make_loader(Endless(), 4, num_workers=0)
