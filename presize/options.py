@@ -704,7 +704,7 @@ class RunOptions:
     )  # fmt: skip
     update: bool = option(
         False,
-        "Update OUT from SRC: decode what is new or changed, keep the rest. Options not given are those of OUT.",
+        "Update OUT from SRC: decode what is new or changed, keep the rest. Omitted options keep their values.",
         "The result has the same samples as a build from scratch, possibly in other shards. In Python, "
         "options_to_update returns the options of OUT.",
     )

@@ -30,7 +30,7 @@ FLAGS = {
     for each in stated_options(options)
     if each.statement.flag
 }
-"""Options of the command line whose names differ from those of their parameters."""
+"""Command-line options that are not named like their parameters."""
 
 
 class SpelledChoice(click.Choice):  # type: ignore[type-arg]  # in click 8.1 Choice is not generic

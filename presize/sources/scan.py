@@ -124,6 +124,7 @@ def _warn_of_label_names(source: Source, options: SourceOptions) -> None:
                 f"labels {os.fspath(options.table)!r}: samples have no label, because no column is named label; if "
                 f"column {printable(name)!r} holds the labels, rename it"
             )
+            break
 
 
 def _warn_of_lookalikes(source: Source) -> None:
