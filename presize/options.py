@@ -396,8 +396,7 @@ class BuildOptions:
     checksum: bool = option(
         False,
         "Record a checksum of each source file, which --update compares instead of modification times.",
-        "The index holds the CRC-32. Off by default, because an update then reads every file; computing it takes "
-        "0.3 % of the time of an image (benchmarks/building/results/overheads.csv, 2026-11-25).",
+        "The index holds the CRC-32. Off by default, because an update then reads every file.",
     )
     companions: tuple[Companion, ...] = option(
         (),

@@ -1,6 +1,6 @@
-"""Measure the private memory of a build worker of two presize versions, on photographs of 2, 12 and 50 megapixels.
+"""Measure the private memory of a build worker, on photographs of 2, 12 and 50 megapixels.
 
-    python benchmarks/building/memory.py PHOTOS --before OTHER_ENV/bin/presize
+    python benchmarks/building/memory.py PHOTOS
 
 Builds mosaics of the JPEGs below PHOTOS (see mosaics.py) with one process. Prints a table; asserts nothing.
 """
@@ -43,34 +43,29 @@ def make_photos(photos: list[Path], root: Path) -> dict[int, Path]:
 
 
 def summary(rows: list[rates.Row]) -> str:
-    names = sorted({row["variant"] for row in rows})
     lines = []
-    for size, megapixels in product(_SIZES, _PHOTOS):
-        found = [rates.select(rows, variant=name, size=size, megapixels=megapixels) for name in names]
-        cells = [rates.spread(rates.column(mine, "worker_private_mb"), ".0f") for mine in found]
-        lines.append([f"{megapixels} megapixels to {size} px", *cells])
-    table = rates.table(["", *(f"{name}, MB" for name in names)], lines)
+    for size in _SIZES:
+        found = (rates.select(rows, size=size, megapixels=megapixels) for megapixels in _PHOTOS)
+        cells = (rates.spread(rates.column(mine, "worker_private_mb"), ".0f") for mine in found)
+        lines.append([f"to {size} px, MB", *cells])
+    table = rates.table(["", *(f"{megapixels} megapixels" for megapixels in _PHOTOS)], lines)
     return f"{table}\n\n{rates.rounds(rows)}, 1 process.\n{rates.machine(rows[0])}."
 
 
 def measure_all(options: argparse.Namespace) -> None:
     folders = make_photos(find_photos(options.source)[:81], options.work)
-    commands = {"now": builds.PRESIZE} | ({"before": str(options.before)} if options.before else {})
     out = options.work / "out"
 
-    def run(name: str, size: int, megapixels: int) -> Iterator[measuring.Columns]:
-        _, *asked = builds.presize_build(folders[megapixels], out, "--size", str(size), "--jobs", "1").command
-        measured = builds.measure(builds.Variant([commands[name], *asked], out))
-        yield {"variant": name, "size": size, "megapixels": megapixels} | measured
+    def run(size: int, megapixels: int) -> Iterator[measuring.Columns]:
+        variant = builds.presize_build(folders[megapixels], out, "--size", str(size), "--jobs", "1")
+        yield {"size": size, "megapixels": megapixels} | builds.measure(variant)
 
-    variants = {f"{each}": partial(run, *each) for each in product(commands, _SIZES, _PHOTOS)}
+    variants = {f"{each}": partial(run, *each) for each in product(_SIZES, _PHOTOS)}
     measuring.in_rounds(variants, options, machine(options.work), "worker_private_mb")
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, __file__, repeats=3)
-    arguments.add_argument("--before", type=Path, help="the command `presize` of another version")
-    measuring.run(arguments, measure_all, summary)
+    measuring.run(measuring.parser(__doc__, __file__, repeats=3), measure_all, summary)
 
 
 if __name__ == "__main__":

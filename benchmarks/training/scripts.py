@@ -1,12 +1,10 @@
 """Compare ImageFolder with LMDBDataset in the data loading of well-known training scripts, where one line changes.
 
-    git worktree add BEFORE COMMIT && make -C BEFORE .venv/.presize
-    python benchmarks/training/scripts.py PHOTOS --before BEFORE
+    python benchmarks/training/scripts.py PHOTOS
 
 Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of eight scripts
 (benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
-the presized files through ImageFolder, and LMDB through LMDBDataset, without fuse, with fuse=True, and of another
-version without fuse. Each variant runs once per round, in random order, in its own process. Needs torchvision in
+the presized files through ImageFolder, and LMDB through LMDBDataset, without fuse and with fuse=True. Each variant runs once per round, in random order, in its own process. Needs torchvision in
 presize's environment, and timm for its transform. Prints a table; asserts nothing.
 """
 
@@ -51,7 +49,7 @@ def measure(command: list[str], script: str, reads: str) -> Iterator[measuring.C
     }
 
 
-READS = {"lmdb": "LMDBDataset", "fused": "fuse=True", "before": "before"}
+READS = {"lmdb": "LMDBDataset", "fused": "fuse=True"}
 
 
 def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
@@ -92,15 +90,12 @@ def measure_all(options: argparse.Namespace) -> None:
     files = lmdb.with_name(f"{lmdb.name}-files")
     if not files.exists():
         subprocess.run([builds.PRESIZE, "export", str(lmdb), str(files)], check=True, stdout=sys.stderr)
-    pythons = {"folder": sys.executable, "lmdb": sys.executable, "fused": sys.executable}
-    if options.before is not None:
-        pythons["before"] = str(options.before.absolute() / ".venv/bin/python")
     variants = {}
     for script in options.scripts:
         epochs = options.epochs * (1 if script in ("simclr", "moco", "dino") else 2)
-        for reads, python in pythons.items():
-            command = [python, str(builds.PEERS / "script_read.py"), str(files if reads == "folder" else lmdb)]
-            command += ["--transform", script, "--reads", "lmdb" if reads == "before" else reads]
+        for reads in ("folder", *READS):
+            command = [sys.executable, str(builds.PEERS / "script_read.py"), str(files if reads == "folder" else lmdb)]
+            command += ["--transform", script, "--reads", reads]
             command += ["--epochs", str(epochs), "--workers", str(options.workers), "--batch", str(options.batch)]
             variants[f"{script}, {reads}"] = partial(measure, command, script, reads)
     measuring.in_rounds(variants, options, bench_runs.facts(tree))
@@ -108,7 +103,6 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=5)
-    arguments.add_argument("--before", type=Path, metavar="CHECKOUT", help="checkout of another version to compare")
     arguments.add_argument("--scripts", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     arguments.add_argument("--images", type=int, default=1024)
     arguments.add_argument("--workers", type=int, default=2)

@@ -5,16 +5,11 @@
 Runs in one process, from memory; both decoders take turns within each round; CPU time counts. Lines with SSE2 limit
 both to it, in another process. The conversion of a JPEG by `--tiles all` is compared with decoding that JPEG. Prints a
 table; asserts nothing.
-
-    python benchmarks/transcoding/jpeg_decoder.py PHOTOS --builds NAME=_jpeg_decoder.so ... --csv CSV
-
-compares other builds of the decoder with the installed one, in turns of a few images.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import multiprocessing
 import os
 import sys
@@ -24,14 +19,14 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from presize.codecs import _jpeg_decoder, transcode
+from presize.codecs import transcode
 from presize.codecs.compiled import VARIABLE
 from presize.codecs.jpeg import decoder as jpeg_decoder
 from presize.codecs.jpeg import segments as jpeg_segments
@@ -166,50 +161,7 @@ def times_held(name: str) -> dict[str, float]:
     return times(_held[name])
 
 
-_INSTALLED = "installed"
-_TURN = 40
-"""Images that a build decodes per turn."""
-
-
-def loaded(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location("_jpeg_decoder", file)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"--builds: expected an extension module, got {file}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def in_turns(name: str, works: list[Work], builds: dict[str, Any]) -> Iterator[measuring.Columns]:
-    """Yield the CPU time per image of each build."""
-
-    def decode(module: Any, work: Work) -> None:
-        if not module.decode(work.data, BUFFER, 3, work.shape, work.box, work.scale):
-            raise SystemExit("a build cannot decode all JPEGs")
-
-    spent = dict.fromkeys(builds, 0.0)
-    for start in range(0, len(works), _TURN):
-        some = works[start : start + _TURN]
-        for build in list(builds) if start // _TURN % 2 else reversed(builds):
-            spent[build] += microseconds(partial(decode, builds[build]), some) * len(some)
-    for build, us in spent.items():
-        yield {"set": name, "images": len(works), "build": build, "presize_us": round(us / len(works), 1)}
-
-
-def summary_of_builds(rows: list[rates.Row]) -> str:
-    names = list(dict.fromkeys(row["build"] for row in rows))
-    lines = []
-    for name in (name for name in _SETS if any(row["set"] == name for row in rows)):
-        found = [rates.column(rates.select(rows, set=name, build=build), "presize_us") for build in names]
-        others = (rates.times(other, found[0]) for other in found[1:])
-        lines.append([name, rates.spread(found[0], ".0f"), *others])
-    heads = ["", f"{_INSTALLED}, µs", *(f"{build}, times as long" for build in names[1:])]
-    return "\n".join([rates.table(heads, lines), "", f"{rates.rounds(rows)}, {rates.machine(rows[0])}."])
-
-
 def summary(rows: list[rates.Row]) -> str:
-    if "build" in rows[0]:
-        return summary_of_builds(rows)
     lines = []
     for name in (name for name in _SETS if any(row["set"] == name for row in rows)):
         mine = rates.select(rows, set=name)
@@ -231,14 +183,6 @@ def measure_all(options: argparse.Namespace) -> None:
         raise SystemExit("presize's decoder is not compiled, or not usable on this processor: see presize doctor")
     photos = find_photos(options.source)
     facts = conditions(photos)
-    if options.builds:
-        builds = {_INSTALLED: _jpeg_decoder, **{name: loaded(file) for name, _, file in options.builds}}
-        some = {
-            name: set.works for name, set in sets(photos, options.images).items() if name in (*_WHOLE, _STORED, _CROPS)
-        }
-        turns = {name: partial(in_turns, name, works, builds) for name, works in some.items()}
-        measuring.in_rounds(turns, options, facts, progress="presize_us")
-        return
     todo = sets(photos, options.images) | (large_sets(find_photos(options.large)) if options.large else {})
     held = {name: todo[of] for name, of in _SSE2.items() if of in todo}
     spawn = multiprocessing.get_context("spawn")
@@ -257,13 +201,6 @@ def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
     arguments.add_argument("--images", type=int, default=400, help="images per set, except the large ones")
     arguments.add_argument("--large", type=Path, metavar="FOLDER", help="large photographs: see building/mosaics.py")
-    arguments.add_argument(
-        "--builds",
-        type=lambda text: text.partition("="),
-        nargs="+",
-        metavar="NAME=FILE",
-        help="other builds to compare",
-    )
     measuring.run(arguments, measure_all, summary, minutes=3)
 
 
