@@ -4,8 +4,9 @@
 
 Presizes hard links to the JPEGs below PHOTOS to 256 px, and reads them through the transforms of eight scripts
 (benchmarks/peers/script_read.py), in batches of 128 from two workers of a plain DataLoader, with the page cache warm:
-the presized files through ImageFolder, and LMDB through LMDBDataset, without fuse and with fuse=True. Each variant runs once per round, in random order, in its own process. Needs torchvision in
-presize's environment, and timm for its transform. Prints a table; asserts nothing.
+the presized files through ImageFolder, and LMDB through LMDBDataset, without fuse and with fuse=True. Each variant runs
+once per round, in random order, in its own process. Needs torchvision in presize's environment, and timm for its
+transform. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
