@@ -408,7 +408,7 @@ class BuildOptions:
     boxes: tuple[Coordinates, ...] = option(
         (),
         "Boxes to scale with the images, in pixels: xyxy, xywh or cxcywh; in fractions of the image: "
-        "cxcywh% ...",
+        "xyxy%, xywh% or cxcywh%.",
         "The dataset holds them as x1, y1, x2, y2 in pixels of the stored image.",
         metavar="COLUMN:FORMAT", parse=Coordinates.parse_boxes,
     )  # fmt: skip
@@ -549,7 +549,7 @@ class SourceOptions:
     split_seed: int = option(0, "Random seed of --split.", metavar="N")
     keys: str | None = option(
         None,
-        "Images in SRC: for LMDBs a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; "
+        "Keys of the images in SRC: for LMDBs a pattern such as image-{:09d}, or text-recognition, basicsr, lsun; "
         "for tars an extension; for Parquet a column.",
         "Tar shards and Parquet need it if a sample has several images.",
         metavar="PATTERN|PRESET|NAME",
@@ -572,7 +572,7 @@ class SourceOptions:
         if self.repeated == "list" and self.table is None:
             raise OptionError("repeated: list merges rows of a table; give one with --labels")
         if self.classes is not None and self.labels == "none":
-            raise OptionError("classes: with --labels none samples have no class; leave one of them out")
+            raise OptionError("classes: with --labels none samples have no class; leave one of the two out")
         for name in ("keys", "label_keys"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
