@@ -135,7 +135,7 @@ def _fused(
         count += 1
     names = tuple(map(repr, steps))
     if taking.crop is None:
-        return Fused(None, 0.0, None, transform, decode, (), names, reason or "it has no crop")
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "the transform has no crop")
     rest: Transform | None = AS_NUMPY if taking.form == "numpy" else None
     if count < len(steps):
         rest = _composed(transform, [*taking.before_rest, *steps[count:]])
@@ -163,7 +163,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
             views = [_fused(part, decode, data, ()) for part in found.parts]
     names = tuple(name for view in views for name in (*view.taken, *view.stays))
     if not all(view.crop is not None and view.decode == views[0].decode for view in views):
-        return Fused(None, 0.0, None, transform, decode, (), names, reason or "its views are of different kinds")
+        return Fused(None, 0.0, None, transform, decode, (), names, reason or "the views are of different kinds")
     rests = tuple(view.rest for view in views)
     return Fused(
         tuple(view.crop for view in views),  # type: ignore[misc]  # checked above
@@ -173,7 +173,7 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
         views[0].decode,
         tuple(name for view in views for name in view.taken),
         tuple(name for view in views for name in view.stays),
-        reason or "its views have different transforms after their crops",
+        reason or "the views have different transforms after their crops",
         (_Seen(transform, None, found.parts), *(seen for view in views for seen in view._seen)),
     )
 
@@ -218,7 +218,7 @@ class _Taking:
 
     def resized_crop(self, step: Any) -> str:
         filter, reason = self._filter(step)
-        if reason := reason or _one_side(step) or self._after_resize():
+        if reason := reason or _one_side(step) or self._after_resize(step):
             return reason
         how: dict[str, Any] = {"exact": True, "interpolation": filter}
         return self._cut(RandomResizedCrop(_size(step), tuple(step.scale), tuple(step.ratio), **how))
@@ -233,20 +233,20 @@ class _Taking:
         if reason:
             return reason
         if not isinstance(size, int) and len(size) == 2:
-            return self._after_resize() or self._cut(Resize(Size(*size), interpolation=filter))
+            return self._after_resize(step) or self._cut(Resize(Size(*size), interpolation=filter))
         shorter = size if isinstance(size, int) else size[0]
         if self.crop is not None:
             return f"Resize({shorter}) comes after the crop"
         if self.resized is not None:
-            return "it is a second Resize"
+            return f"Resize({shorter}) is a second Resize"
         self.resized = shorter, filter
         return ""
 
-    def _after_resize(self) -> str:
+    def _after_resize(self, step: Any) -> str:
         """Return why a resized crop cannot follow Resize(N); empty if it can."""
         if self.resized is None or self._is_stored_at(self.resized[0]):
             return ""
-        return f"it comes after Resize({self.resized[0]}), which may resize images"
+        return f"{type(step).__name__} comes after Resize({self.resized[0]}), which may resize images"
 
     def _is_stored_at(self, shorter: int) -> bool:
         return self.data is not None and not (np.minimum(*_sides(self.data)) != shorter).any()
@@ -281,7 +281,7 @@ class _Taking:
         if step.padding is not None or step.pad_if_needed:
             return f"RandomCrop has padding={step.padding}, pad_if_needed={step.pad_if_needed}; presize does not pad"
         size = _size(step)
-        return _one_side(step) or self._after_resize() or self._too_small(size) or self._cut(RandomCrop(size))
+        return _one_side(step) or self._after_resize(step) or self._too_small(size) or self._cut(RandomCrop(size))
 
     def classification(self, step: Any) -> str:
         if self.crop is not None or self._seen:

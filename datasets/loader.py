@@ -73,8 +73,8 @@ class Loader:
     only its images.
 
     A batch that the caller keeps never changes; a forked child must copy what it needs. Workers persist between epochs;
-    they end when an epoch is left early, on close(), and with the Loader. Only one epoch can run at a time. Of the
-    attributes only `crop` can be changed. Changes to the dataset and its transforms take effect at the next epoch.
+    they end when an epoch is left early, on close(), and with the Loader. Only one epoch can run at a time. Only the
+    attribute `crop` can be changed. Changes to the dataset and its transforms take effect at the next epoch.
 
     Args:
         dataset: an LMDBDataset, or a Subset or ConcatDataset of them.
@@ -99,7 +99,7 @@ class Loader:
         last: "keep" returns a last batch that is not full, "pad" fills it with samples from the epoch's beginning. None
             keeps it in one process, and pads it with several ranks.
         device: the device of batches. For CUDA, ROCm and XPU they are copied from pinned memory on a separate stream
-            during the step before; copies to other devices are synchronous.
+            during the previous step; copies to other devices are synchronous.
         normalize: (mean, std) of each channel in units of 0 to 1, as in torchvision. CUDA, ROCm and XPU devices apply
             it; otherwise, and before a transform, the workers do. None for the values that fuse=True took over.
         dtype: type of normalized batches; None for float32.
@@ -347,7 +347,7 @@ class Loader:
         Raises LoaderError during an epoch, OptionError for a state of another order."""
         self._check_idle()
         if isinstance(self.sampler.order, Given) and state.get("consumed"):
-            raise OptionError("state: an epoch of a sampler cannot be resumed in its middle; give an order as shuffle=")
+            raise OptionError("state: an epoch of a sampler cannot be resumed midway; give an order as shuffle=")
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
         self._delivered = 0

@@ -52,7 +52,7 @@ class Costs:
         yield "photographs", f"{self.samples:,}"
         yield f"source, at {o.source_kb:g} kB", size_text(self.source_bytes)
         yield f"stored, at {o.stored_kb:g} kB", size_text(self.stored_bytes)
-        yield "shards, and each", f"{shards:,} of {size_text(self.stored_bytes / shards)}"
+        yield "shards, and size of each", f"{shards:,} of {size_text(self.stored_bytes / shards)}"
         yield f"index, at {o.index_bytes:g} bytes", size_text(self.samples * o.index_bytes)
         yield "core-hours of a build", f"{self.core_hours:,.1f}"
         yield "listing the source, in one thread", f"{self.samples / o.listed_s / 60:,.0f} min"

@@ -282,7 +282,8 @@ def normalized(
         return reader, None
     if reader.deep:
         raise OptionError(
-            f"normalize: expected images of 8 bits, {reader.data.root} has 16; leave it out, and normalize the batches"
+            f"normalize: expected images of 8 bits, but those of {reader.data.root} have 16; leave normalize= out, and "
+            "normalize the batches"
         )
     normalization = Normalization(normalize, dtype, reader.shapes[0][2], device)
     if device.type != "cpu":

@@ -164,7 +164,7 @@ def test_unknown_transforms_stay_with_all_later_ones(transforms: Any, stays: lis
 
 
 NOTHING: list[tuple[str, Any, str]] = [
-    ("no crop", v1.Compose([v1.ToTensor()]), "it has no crop"),
+    ("no crop", v1.Compose([v1.ToTensor()]), "the transform has no crop"),
     ("a flip before the crop", v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(9)]), "before the crop"),
     ("nearest", v2.RandomResizedCrop(9, interpolation=v2.InterpolationMode.NEAREST), "interpolation=nearest"),
     ("nearest by number", v2.RandomResizedCrop(9, interpolation=0), "interpolation=0"),
@@ -424,7 +424,7 @@ def test_the_crops_of_several_views_are_fused(transform: Any, sizes: list[int], 
 def test_the_reason_names_the_remaining_step_of_the_views() -> None:
     assert fuse(TwoCrops(jittered(32))).reason == "presize does not fuse ColorJitter"
     views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
-    assert fuse(MultiCrop(*views)).reason == "its views have different transforms after their crops"
+    assert fuse(MultiCrop(*views)).reason == "the views have different transforms after their crops"
 
 
 def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:

@@ -505,7 +505,7 @@ def test_any_sampler_determines_the_order(make: Any, workers: int, dataset: Path
 
 def test_a_sampler_is_not_resumed_in_the_middle_and_yields_no_other_indices(data: LMDBDataset) -> None:
     loader = Loader(data, 4, crop=CROP, sampler=[56], num_workers=0)
-    with pytest.raises(OptionError, match="state: an epoch of a sampler cannot be resumed in its middle"):
+    with pytest.raises(OptionError, match="state: an epoch of a sampler cannot be resumed midway"):
         loader.load_state_dict({**loader.state_dict(), "consumed": 4})
     with pytest.raises(OptionError, match="indices: expected numbers from -56 to 55, got 56"):
         next(iter(loader))
