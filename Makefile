@@ -1,10 +1,10 @@
 # Each target installs presize into VENV first. PYTHON chooses the interpreter (3.11 or newer).
 #   make demo      build a sample dataset and read it
-#   make test      the tests without those marked slow, in about four minutes on two cores
+#   make test      the tests not marked slow, in about four minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
-#   make test-no-extension   the tests of building and reading with libjpeg-turbo in the place of presize's own decoder
+#   make test-no-extension   the tests of building and reading with libjpeg-turbo in place of presize's own decoder
 #   make test-trainers   Lightning, Accelerate and Transformers, which it installs, train from Loader and make_loader
-#   make test-transforms   transforms, loaders and readers of torchvision, timm and Albumentations, which it installs apart
+#   make test-transforms   transforms, loaders and readers of torchvision, timm and Albumentations, installed separately
 #   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
 #                  workers, schedulers and networks are lost
 #   make torture   builds killed, and refused, at every system call: an hour or two
@@ -44,7 +44,7 @@ test-trainers: $(VENV)/.presize
 	$(PIP) ".[trainers]"
 	$(BIN)/pytest tests/trainers
 
-# Apart, because torchvision's operators do not fit any torch, and other packages fail when they find it.
+# Separately, because torchvision's operators do not work with every torch, and other packages fail when they find it.
 TRANSFORMS = $(abspath $(VENV))/transforms
 test-transforms: $(VENV)/.presize
 	$(PIP) --target $(TRANSFORMS) --upgrade --no-deps torchvision timm albumentations albucore scipy

@@ -257,14 +257,14 @@ LLMS = ROOT / "docs" / "llms.txt"
 
 
 def test_the_page_for_coding_assistants_follows_the_code() -> None:
-    """Renew it by tools/make_llms.py."""
+    """Regenerate it with tools/make_llms.py."""
     renewed = runpy.run_path(str(ROOT / "tools" / "make_llms.py"))["renewed"]
     page = LLMS.read_text("utf-8")
     assert renewed(page) == page
     assert renewed(page.replace("fuse=False", "fuse=True").replace("--subsampling", "--chroma")) == page
 
 
-def test_the_page_for_coding_assistants_names_options_commands_and_pages_that_there_are() -> None:
+def test_the_page_for_coding_assistants_names_only_existing_options_commands_and_pages() -> None:
     page = LLMS.read_text("utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page)) <= {*OPTIONS, "--lr", "--shm-size"}
     assert set(re.findall(r"presize ([a-z]+) [A-Z\[-]", page)) <= set(cli.commands)

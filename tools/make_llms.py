@@ -1,4 +1,4 @@
-"""Renew docs/llms.txt, the page for coding assistants: its sections "Commands" and "Python" follow the code.
+"""Regenerate docs/llms.txt, the page for coding assistants: its sections "Commands" and "Python" follow the code.
 
     python tools/make_llms.py
 

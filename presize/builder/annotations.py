@@ -128,8 +128,8 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
             continue
         found, images, first = rows.counted(table, bad)
         warn(
-            f"column {place.column!r}: clipped {found} of {images}, for extending beyond the image or having no "
-            f"area ({(~has_area).sum():,} of them); the first image is '{first}'; --bad-boxes reject leaves "
+            f"column {place.column!r}: clipped {found} of {images}: boxes extend beyond the image or have no area "
+            f"({(~has_area).sum():,} have none); the first image is '{first}'; --bad-boxes reject leaves "
             "such images out"
         )
 

@@ -25,7 +25,7 @@ class DatasetOptions(NamedTuple):
     """Options and classes that a build copies from a dataset.
 
     Attributes:
-        options: the options of the dataset's build; of several sizes, only its own.
+        options: the options of the dataset's build; if it had several sizes, only the dataset's own.
         classes: the class list, for SourceOptions; None without classes.
         columns: the index columns from its label table or source, which a build does not copy.
         derived: for a derived dataset, build options of its inputs that differ from `options`. A build makes all images

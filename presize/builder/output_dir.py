@@ -182,7 +182,8 @@ class OutputDir:
                     read_manifest(folder)
                 except DatasetError as error:
                     raise DatasetError(
-                        f"{error}; a build replaces only datasets that it can read: choose another OUT, or remove it"
+                        f"{error}; a build replaces only datasets that it can read: choose another OUT, or remove "
+                        "this one"
                     ) from None
             elif not (out / STATE).exists() and not (copied and (folder / FETCHING).exists()):
                 _check_empty(folder, {root.name for root in roots} if folder not in roots else set(), source)

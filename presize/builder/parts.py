@@ -39,7 +39,7 @@ class SharedListing:
             if value != self.how.get(name):
                 option = "SRC" if name == "source" else f"--{name.replace('_', '-')}"
                 raise BuildError(
-                    f"the parts in OUT {out} were started with another {option} ({self.how.get(name)!r}, not "
+                    f"the parts in OUT {out} were started with a different {option} ({self.how.get(name)!r}, not "
                     f"{value!r}); use the same for all parts, or --overwrite without --part to start over"
                 )
         fix = f"the parts in OUT {out} share that list; use --overwrite without --part to start over"

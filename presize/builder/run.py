@@ -394,7 +394,7 @@ def build_part(
 
     Raises:
         OptionError: ``run.update`` or ``run.overwrite`` is set.
-        BuildError: the part is already running, or other parts were started with other options. Others as in
+        BuildError: the part is already running, or other parts were started with different options. Others as in
             build_dataset.
     """
     check_kinds(options=options, run=run, samples=samples)
@@ -458,8 +458,8 @@ def _join(
             plan = plan_of(listing.source, options)
             if differing := differences_from(journal, plan):
                 raise BuildError(
-                    f"the parts in OUT {output.path} were started with other options ({'; '.join(differing)}); give "
-                    "all of them the same options, or --overwrite without --part to start over"
+                    f"the parts in OUT {output.path} were started with different options ({'; '.join(differing)}); "
+                    "give all of them the same options, or --overwrite without --part to start over"
                 )
             return plan, journal
         plan = plan_build(source, options, samples)

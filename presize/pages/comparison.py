@@ -201,7 +201,7 @@ def _compare(
     source_size = Size(*source.shape[:2])
     exact = reference(source, resize.target(source_size, size, image.fit, image.upscale), image.filter)
     if exact.shape != stored.shape:
-        raise ImageError("the stored image has another shape than its source would give")
+        raise ImageError("the stored image does not have the shape that its source would give")
     leaner_nbytes = None
     is_unchanged = source_size == stored_size and bool(unpack_facts(np.array(row["source_facts"]), "kept"))
     if leaner is not None and not is_unchanged:

@@ -209,12 +209,10 @@ def list_containers(
     table = joined([one.samples for one in listings], left_out)
     listed = _Listed(table, tuple(one.container for one in listings), rejects)
     if left_out:
-        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in left_out.most_common(_FIELDS_NAMED))
+        shown = left_out.most_common(_FIELDS_NAMED)
+        names = ", ".join(f"{printable(name)} ({plural(count, 'sample')})" for name, count in shown)
         more = f" and {len(left_out) - _FIELDS_NAMED} more" if len(left_out) > _FIELDS_NAMED else ""
-        warn(
-            f"{source.name!r} has fields or files that the index cannot store, which are left out; samples that have "
-            f"them: {names}{more}"
-        )
+        warn(f"{source.name!r} has fields or files that the index cannot store, which are left out: {names}{more}")
     classes, has_list = None, False
     if len(table):
         _check_paths(listed)

@@ -46,7 +46,7 @@ class Dataset:
         origin: source of the shards that are not in `root`; None if all are.
 
     Raises:
-        DatasetError: the dataset is missing, damaged, newer than this presize, or of another program.
+        DatasetError: the dataset is missing, damaged, newer than this presize, or was written by another program.
     """
 
     def __init__(

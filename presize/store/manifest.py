@@ -168,7 +168,7 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     """Return the manifest of the dataset in `root`; any changed byte is detected. Raises DatasetError if it is missing
-    (the message describes `root`), damaged, newer than this presize, or of another program."""
+    (the message describes `root`), damaged, newer than this presize, or was written by another program."""
     root = Path(root)
     try:
         with open(root / MANIFEST, "rb", opener=open_at_once) as file:

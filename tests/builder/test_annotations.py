@@ -182,7 +182,7 @@ def checked(boxes: list[list[float]], format: str) -> None:
         ([*SHARES * 3, [0.5, 0.5, 4, 3]], "cxcywh%", ""),
     ],
 )
-def test_most_boxes_of_a_column_say_whether_it_is_in_pixels_or_shares(
+def test_the_majority_of_boxes_decides_whether_a_column_is_in_pixels_or_shares(
     boxes: list[list[float]], format: str, said: str
 ) -> None:
     with pytest.raises(SourceError, match=said) if said else nullcontext():
@@ -234,7 +234,7 @@ def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder
         build()
     (warning,) = said
     assert str(warning.message) == (
-        "column 'bbox': clipped 3 boxes of 2 images, for extending beyond the image or having no area (2 of them); "
+        "column 'bbox': clipped 3 boxes of 2 images: boxes extend beyond the image or have no area (2 have none); "
         "the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
     first, second, third = build.data().column("bbox").to_pylist()

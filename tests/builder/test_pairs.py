@@ -462,7 +462,7 @@ def test_a_sample_without_a_valid_array_is_rejected(content: bytes, reason: str,
     assert path == "cats/01.png" and found.startswith(reason)
 
 
-def test_arrays_of_another_shape_than_their_images_are_warned_of_if_others_fit(tmp_path: Path) -> None:
+def test_arrays_that_differ_from_their_images_in_shape_give_a_warning_if_others_fit(tmp_path: Path) -> None:
     build = with_array(tmp_path / "raw", npy(np.zeros((9, 9))))
     with pytest.warns(PresizeWarning, match="depth: stored 1 of 3 arrays unchanged, because the shape does not begin"):
         build()

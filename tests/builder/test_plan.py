@@ -103,7 +103,7 @@ def test_there_are_no_more_shards_than_runs_unless_requested() -> None:
         (1_100_000, 64, "more would not make reading faster"),
     ],
 )
-def test_neighbours_are_as_many_as_leave_shards_fair(samples: int, length: int, reason: str) -> None:
+def test_groups_of_neighbours_are_small_enough_to_keep_shards_mixed(samples: int, length: int, reason: str) -> None:
     container = np.repeat(np.arange(2), [samples - 5, 5]).astype(np.int32)
     lengths = np.bincount(groups_of(container))
     assert lengths[0] == length, reason

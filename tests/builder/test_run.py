@@ -143,7 +143,7 @@ def test_class_folders_appear_and_disappear_with_their_classes(build: Builder) -
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "index.arrow", "rejects-1.jsonl", "report.html"])
-def test_a_class_named_like_a_file_of_ours_is_refused_for_folders(name: str, build: Builder) -> None:
+def test_a_class_with_a_reserved_name_is_refused_for_folders(name: str, build: Builder) -> None:
     (build.source / "cats").rename(build.source / name)
     with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         build(options=TO_FOLDER)
@@ -368,10 +368,10 @@ HERE: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     ),
     "a manifest of another program": (
         lambda build: (build.out.mkdir(), (build.out / "manifest.json").write_text('{"name": "my web page"}')),
-        DatasetError, "not a presize manifest.*choose another OUT, or remove it",
+        DatasetError, "not a presize manifest.*choose another OUT, or remove this one",
     ),
     "a damaged manifest": (
-        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove it",
+        lambda build: (build(), (build.out / "manifest.json").write_text("{")), DatasetError, "or remove this one",
     ),
     "several sizes": (lambda build: build(options=TWO_SIZES), BuildError, "holds datasets of the sizes 32, 64"),
 }  # fmt: skip

@@ -61,7 +61,7 @@ def test_a_table_reads_back_and_always_has_the_same_bytes(table: ShardTable, tmp
     assert TABLE.done == (3, 2, 1, 1, 330, 1) and TABLE.done.samples == 5
 
 
-def test_a_truncated_side_car_is_ignored(tmp_path: Path) -> None:
+def test_a_truncated_sidecar_is_ignored(tmp_path: Path) -> None:
     TABLE.write(tmp_path / "whole", "digest")
     whole = (tmp_path / "whole").read_bytes()
     for end in range(0, len(whole), 7):
@@ -73,7 +73,7 @@ FACTS = {"digest": "digest", "streams": [["", "24", ["nbytes"]]], "files": [], "
 ARRAY = np.array([[1, 2], [10, 20]], np.int64)
 
 
-def side_car(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
+def sidecar(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **{name: array})
     return buffer.getvalue()
@@ -82,18 +82,18 @@ def side_car(facts: object, array: Any = ARRAY, name: str = "numbers") -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"PK\x03\x04 damaged", side_car([]), side_car({}), side_car(FACTS, ARRAY.astype(float)),
-        side_car(FACTS, ARRAY[0]), side_car(FACTS, ARRAY[:1]), side_car(FACTS, np.vstack([ARRAY, ARRAY])),
-        side_car(FACTS, name="other"), side_car(FACTS | {"streams": [["", "24"]]}), side_car(FACTS | {"streams": None}),
-        side_car(FACTS | {"streams": [["", "24px", ["nbytes"]]]}),
-        side_car(FACTS | {"streams": [["", 24, ["nbytes"]]]}),
-        side_car(FACTS | {"files": [["", "24", "0.lmdb", "many", "ab", 2]]}),
-        side_car(FACTS | {"rejects": [[1, "ImageError"]]}), side_car(FACTS | {"containers": [["a.tar"]]}),
+        b"", b"PK\x03\x04 damaged", sidecar([]), sidecar({}), sidecar(FACTS, ARRAY.astype(float)),
+        sidecar(FACTS, ARRAY[0]), sidecar(FACTS, ARRAY[:1]), sidecar(FACTS, np.vstack([ARRAY, ARRAY])),
+        sidecar(FACTS, name="other"), sidecar(FACTS | {"streams": [["", "24"]]}), sidecar(FACTS | {"streams": None}),
+        sidecar(FACTS | {"streams": [["", "24px", ["nbytes"]]]}),
+        sidecar(FACTS | {"streams": [["", 24, ["nbytes"]]]}),
+        sidecar(FACTS | {"files": [["", "24", "0.lmdb", "many", "ab", 2]]}),
+        sidecar(FACTS | {"rejects": [[1, "ImageError"]]}), sidecar(FACTS | {"containers": [["a.tar"]]}),
     ],
     ids=range(16),
 )  # fmt: skip
-def test_a_file_that_is_not_a_side_car_is_ignored(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "whole").write_bytes(side_car(FACTS))
+def test_a_file_that_is_not_a_sidecar_is_ignored(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "whole").write_bytes(sidecar(FACTS))
     assert ShardTable.read(tmp_path / "whole", 3, "digest") is not None
     (tmp_path / "it").write_bytes(content)
     assert ShardTable.read(tmp_path / "it", 3, "digest") is None

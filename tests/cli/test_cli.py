@@ -346,7 +346,7 @@ def test_verify_exits_with_0_or_names_damage_and_exits_with_1_even_if_quiet(
         ("index.arrow", "build OUT again with --overwrite and the same options"),
     ],
 )
-def test_verify_says_what_mends_the_damage(
+def test_verify_says_how_to_repair_the_damage(
     damaged: str, cure: str, presize: Callable[..., Ran], dataset: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(dataset, tmp_path / "out"))

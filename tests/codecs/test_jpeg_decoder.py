@@ -176,7 +176,7 @@ def test_a_box_outside_the_image_or_another_scale_raises(box: tuple[int, int, in
 
 
 @compiled
-def test_a_result_is_written_into_the_buffer_and_not_behind_it() -> None:
+def test_a_result_is_written_into_the_buffer_and_not_beyond_it() -> None:
     data = encoded(noisy_image(33, 47, seed=4))
     for mode, channels in zip(MODES, (1, 3, 4), strict=True):
         nbytes = 33 * 47 * channels

@@ -341,7 +341,7 @@ def vertical_411() -> bytes:
     return data.replace(frame, struct.pack(">HHBBB", 32, 8, 3, 1, 0x14))
 
 
-def test_the_coded_size_of_a_jpeg_whose_subsampling_simplejpeg_cannot_name() -> None:
+def test_the_coded_size_is_read_although_simplejpeg_cannot_name_the_subsampling() -> None:
     with pytest.raises(KeyError):
         simplejpeg.decode_jpeg_header(vertical_411())
     assert jpeg_segments.coded_size(vertical_411()) == (32, 8, False)

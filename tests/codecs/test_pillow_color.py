@@ -127,7 +127,7 @@ def test_numbers_that_only_pillow_accepts_or_refuses_return_none(name: Name, arg
         lambda array: MODULE.planes(array(27), array(27), array(3 * 1024), 3),
     ],
 )
-def test_the_c_refuses_arrays_of_other_sizes(call: Any) -> None:
+def test_the_c_code_refuses_arrays_of_other_sizes(call: Any) -> None:
     with pytest.raises(ValueError, match="the arrays are not of one size"):
         call(lambda size: np.zeros(size, np.uint8))
 

@@ -427,7 +427,9 @@ def test_the_order_of_passes_of_the_installed_pillow_is_detected(
 
 
 @pytest.mark.parametrize("filter", get_args(Filter))
-def test_a_library_with_other_bytes_for_one_filter_is_another(filter: Filter, other_pillow: Callable[..., str]) -> None:
+def test_a_library_with_other_bytes_for_one_filter_counts_as_another(
+    filter: Filter, other_pillow: Callable[..., str]
+) -> None:
     def off(pixels: Pixels, size: tuple[int, int], name: str, box: Box | None) -> Pixels:
         return pillow_model.resize(pixels, size, name, box) ^ np.uint8(name == filter)
 

@@ -212,7 +212,7 @@ def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
     assert np.abs(got - full).max() <= 3
 
 
-def test_nearest_takes_pixels_of_the_source_and_no_means() -> None:
+def test_nearest_takes_pixels_of_the_source_without_averaging() -> None:
     data = jpeg(np.random.default_rng(1).integers(0, 256, (640, 640, 3), np.uint8))
     source = simplejpeg.decode_jpeg(data)
     result = transcode(data, options(40, filter="nearest", format="png"))

@@ -600,7 +600,7 @@ HARMLESS: dict[str, Any] = {"persistent_workers": True, "collate_fn": collate, "
 
 
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_options_of_a_dataloader_that_are_always_met_are_accepted(load: Any, data: LMDBDataset) -> None:
+def test_harmless_options_of_a_dataloader_are_accepted(load: Any, data: LMDBDataset) -> None:
     assert load(data, 16, collate_fn=torch.utils.data.default_collate).batch_size == 16
     harmless = HARMLESS | {"sampler": None, "batch_sampler": None, "generator": None, "in_order": True}
     context = multiprocessing.get_context("fork")

@@ -70,7 +70,7 @@ FORMS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("own", [True, False], ids=["the dataset's", "the loader's"])
 @pytest.mark.parametrize(("decode", "transform"), FORMS.values(), ids=list(FORMS))
-def test_it_is_called_with_the_crop_as_a_dataset_does(
+def test_it_is_called_with_the_crop_as_in_a_dataset(
     decode: Any, transform: Any, own: bool, how: dict[str, Any], dataset: Path
 ) -> None:
     expected = LMDBDataset(dataset, transform, decode=decode, crop=Crop(24))

@@ -67,7 +67,7 @@ class Endless(torch.utils.data.IterableDataset[int]):
         return iter(range(9))
 
 
-def test_a_path_is_refused_with_the_cure(dataset: Path) -> None:
+def test_a_path_is_refused_with_the_fix(dataset: Path) -> None:
     with pytest.raises(OptionError, match=r"dataset: expected a dataset, got a path; give LMDBDataset\('.*'\)$"):
         make_loader(dataset, 4, num_workers=0)  # type: ignore[arg-type]
 

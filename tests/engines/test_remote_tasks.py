@@ -216,7 +216,7 @@ def refusal(it: RemoteTask) -> str:
 
 
 NOT_SEEN = "{}: No such file or directory; all workers have to see it at that path"
-ANOTHER = "{} is another folder there; it has to be on a file system that all workers share"
+ANOTHER = "{} is a different folder there; it has to be on a file system that all workers share"
 OBSTACLES: dict[str, tuple[Callable[[RemoteTask], object], str]] = {
     "SRC": (lambda sent: Path(sent.task.source).rename(sent.out.with_name("elsewhere")), NOT_SEEN),  # type: ignore[arg-type]
     "OUT": (lambda sent: sent.out.rename(sent.out.with_name("elsewhere")), NOT_SEEN),

@@ -314,7 +314,7 @@ def test_companions_of_a_sample_are_its_other_files(tmp_path: Path) -> None:
     files = [file for file in pair_samples() if file[0] != "x/1.mask.png"]
     for name in ("a", "b"):  # with samples of the same paths
         write_tar(tmp_path / f"{name}.tar", files)
-    with pytest.warns(PresizeWarning, match=r"which are left out; samples that have them: \.other \(4\)$"):
+    with pytest.warns(PresizeWarning, match=r"which are left out: \.other \(4 samples\)$"):
         source = scan(tmp_path, companions=PAIRS)
     expected = [file for file in files if not file[0].startswith("x/1")]
     for extension, one in (("jpg", None), *zip(("depth.npy", "mask.png"), PAIRS, strict=True)):

@@ -124,7 +124,7 @@ def test_a_class_that_cannot_be_a_folder_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["manifest.json/a.png", ".presize/a.jpg", "index-3.arrow/b.png"])
-def test_a_file_at_the_path_of_our_own_is_named(path: str) -> None:
+def test_a_file_at_a_reserved_path_is_named(path: str) -> None:
     with pytest.raises(SourceError, match="reserves that name for presize's own files"):
         files_of_a_folder(path, [])
 

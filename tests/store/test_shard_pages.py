@@ -189,7 +189,7 @@ def test_a_corrupt_page_is_refused(
 
 
 @pytest.mark.parametrize("at_end", [16 + 8 + 8 + 96, 16 + 8 + 8 + 40])
-def test_a_value_may_end_with_its_page_but_not_behind_it(at_end: int, tmp_path: Path) -> None:
+def test_a_value_may_end_with_its_page_but_not_beyond_it(at_end: int, tmp_path: Path) -> None:
     path = write(tmp_path / "a.lmdb", [at_end - 32])
     assert why_refused(path) is None
     data = bytearray(path.read_bytes())
@@ -198,7 +198,7 @@ def test_a_value_may_end_with_its_page_but_not_behind_it(at_end: int, tmp_path: 
     assert why_refused(path) == "a value leaves its page"
 
 
-def test_a_value_may_end_with_the_file_but_not_behind_it(whole: Path, tmp_path: Path) -> None:
+def test_a_value_may_end_with_the_file_but_not_beyond_it(whole: Path, tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     at = node(data, first_leaf(data), 3)
     first_page = int(struct.unpack_from("<Q", data, at + 16)[0])

@@ -122,7 +122,7 @@ def _obstacle(remote: RemoteTask) -> str:
         except OSError as error:
             return f"{name} {path}: {error.strerror}; all workers have to see it at that path"
     if not remote.is_wanted():
-        return f"OUT {remote.out} is another folder there; it has to be on a file system that all workers share"
+        return f"OUT {remote.out} is a different folder there; it has to be on a file system that all workers share"
     here = codec_fingerprint(remote.task.options, remote.suffixes)
     return "" if here.digest == remote.codecs.digest else other_codecs(remote.codecs.versions, here.versions)
 
