@@ -243,6 +243,17 @@ def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder
     assert third == []
 
 
+@pytest.mark.parametrize(("unit", "scale"), [("", 1), ("%", 100)])
+def test_a_warning_about_bad_boxes_names_another_format_that_all_boxes_fit(
+    unit: str, scale: int, build: Builder
+) -> None:
+    boxes = np.array([[80, 40, 20, 15], [5, 5, 60, 10]]) / scale
+    build.options = replace(BOXES, boxes=(Coordinates("bbox", f"xyxy{unit}"),))
+    write_rows(build, [{"path": "a.png", "bbox": boxes.tolist()}])
+    with pytest.warns(PresizeWarning, match=rf"; all boxes would fit with --boxes bbox:xywh{unit}: check the format$"):
+        build()
+
+
 @pytest.mark.parametrize("unit", ["", "%"])
 def test_bad_boxes_reject_their_image_on_request_and_an_update_equals_a_build_from_scratch(
     unit: str, build: Builder
