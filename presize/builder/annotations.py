@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from presize.codecs.resize import target
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
-from presize.options import BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
+from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
 from presize.store.index import INDEX_COLUMNS
 
 Numbers = npt.NDArray[np.float64]
@@ -121,17 +121,27 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
 def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, widths: Ints) -> None:
     """Warn once per column about clipped boxes. The arguments are those of scaled()."""
     for place in options.boxes:
-        rows, boxes = _boxes(table, place, heights, widths)
-        has_area = _has_area(boxes)
-        bad = ~(has_area & _within(boxes, heights[rows.samples], widths[rows.samples]))
+        rows, has_area, bad = _bad_boxes(table, place, heights, widths)
         if not bad.any():
             continue
         found, images, first = rows.counted(table, bad)
+        others = [Coordinates(place.column, each) for each in get_args(BoxFormat) if ("%" in each) == place.in_shares]
+        fitting = [str(each) for each in others if not _bad_boxes(table, each, heights, widths)[2].any()]
+        hint = f"; all boxes would fit with --boxes {' or '.join(fitting)}: check the format" if fitting else ""
         warn(
             f"column {place.column!r}: clipped {found} of {images}: boxes extend beyond the image or have no area "
-            f"({(~has_area).sum():,} have none); the first image is '{first}'; --bad-boxes reject leaves "
-            "such images out"
+            f"(without area: {(~has_area).sum():,}); the first image is '{first}'; --bad-boxes reject leaves such "
+            f"images out{hint}"
         )
+
+
+def _bad_boxes(
+    table: pa.Table, place: Coordinates, heights: Ints, widths: Ints
+) -> tuple[Rows, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return the rows of boxes, and for each box whether it has an area, and whether it is bad."""
+    rows, boxes = _boxes(table, place, heights, widths)
+    has_area = _has_area(boxes)
+    return rows, has_area, ~(has_area & _within(boxes, heights[rows.samples], widths[rows.samples]))
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:

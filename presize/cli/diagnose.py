@@ -16,13 +16,13 @@ from typing import Any
 
 import click
 
-from presize.cli.group import check_page, command, json_option, progress_option
+from presize.cli.group import check_page, command, json_option, progress_option, write_page
 from presize.cli.option_groups import PATH, given, parsed, stated
 from presize.cli.output import print_json, print_text, several_lines
 from presize.formatting import printable
 from presize.measure.bench_options import DiagnoseOptions
 from presize.options import Size
-from presize.system.files import temporary_folder, write_atomically
+from presize.system.files import temporary_folder
 
 TRIAL = [
     click.Option(
@@ -109,7 +109,7 @@ def diagnose(
     else:
         print_text(several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
     if out is not None:
-        write_atomically(Path(out), diagnosis_page(found, path).encode())
+        write_page(out, diagnosis_page(found, path))
 
 
 def _compared(before: str, after: str) -> str:

@@ -20,6 +20,7 @@ from presize.errors import warn
 from presize.formatting import plural
 from presize.options import Tiles
 from presize.store.data_files import MANIFEST, is_data_file
+from presize.system.files import AGAIN, write_atomically
 from presize.system.resources import usable_cores
 
 EPILOG = "Exit codes: 0 success, 1 failure, 2 wrong usage, 130 Ctrl-C, 128 + N signal N."
@@ -102,6 +103,12 @@ def check_page(out: str | None) -> None:
         raise click.UsageError(f"-o: {out} is a file of the dataset in its folder; choose another name or folder.")
     if os.path.lexists(out) and not _is_page(out):
         raise click.UsageError(f"-o: {out} exists and is not an HTML page; choose another name.")
+    if not out.lower().endswith((".html", ".htm")):
+        raise click.UsageError(f"-o: {out} is not the name of a page; expected one that ends with .html or .htm.")
+
+
+def write_page(out: str, page: str) -> None:
+    write_atomically(Path(out), page.encode("utf-8", "replace"), AGAIN)
 
 
 def _is_page(path: str) -> bool:

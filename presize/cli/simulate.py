@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from presize.cli.group import check_page, command, json_option
+from presize.cli.group import check_page, command, json_option, write_page
 from presize.cli.option_groups import PATH
 from presize.cli.output import print_json, print_text
 from presize.errors import OptionError
 from presize.formatting import plural, seconds_text
 from presize.options import check_range
-from presize.system.files import write_atomically
 
 if TYPE_CHECKING:
     from presize.measure.simulation import Pipeline
@@ -82,7 +80,7 @@ def simulate(
         variants.append(PictureVariant(name + what, one))
     swept = run_sweep(pipelines[-1], range(sweep + 1), seed=seed) if sweep is not None else {}
     if out is not None:
-        write_atomically(Path(out), simulation_html(variants, swept).encode())
+        write_page(out, simulation_html(variants, swept))
     if as_json:
         found: dict[str, Any] = {"then": timelines[1].known()} if len(timelines) > 1 else {}
         if swept:

@@ -21,6 +21,7 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
 
     The exit code is 1 if there is damage.
     """
+    from presize.store.data_files import fixes
     from presize.store.manifest import read_manifest
     from presize.store.verify import verify_dataset
 
@@ -33,10 +34,8 @@ def verify(dataset: str, jobs: int | None, as_json: bool, quiet: bool) -> None:
     else:
         lines = [f"{dataset}: {plural(result.samples, 'sample')}, {plural(len(result.problems), 'problem')}"]
         if result.problems:
-            only_shards = all(problem.file.startswith("shards/") for problem in result.problems)
-            again = f"{'derive' if manifest.derived else 'build'} OUT again with --overwrite and the same options"
-            lines.append(f"  {'presize repair SRC OUT rebuilds damaged shards' if only_shards else again}")
-            lines.append("  in a copy from a URL, delete the damaged files and run presize fetch again")
+            how = "derive" if manifest.derived else "build"
+            lines += (f"  {fix}" for fix in fixes([problem.file for problem in result.problems], how))
         print_problems(result.problems, () if quiet else lines)
     if result.problems:
         raise click.exceptions.Exit(1)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import click
 
-from presize.cli.group import Stopped, check_page, command, dataset_argument
+from presize.cli.group import Stopped, check_page, command, dataset_argument, write_page
 from presize.cli.option_groups import PATH
 from presize.cli.output import print_text
 from presize.formatting import plural, printable
@@ -36,15 +35,11 @@ from presize.formatting import plural, printable
     "--images",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    default=60,
-    show_default=True,
-    help="With -o: number of images.",
+    help="With -o: number of images.  [default: 60]",
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="Port of --serve.  [default: a free one]"
-)
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --serve.  [default: a free one]")
 def view(
-    dataset: str, out: str | None, serve: bool, raw: str | None, rejects: bool, images: int, port: int,
+    dataset: str, out: str | None, serve: bool, raw: str | None, rejects: bool, images: int | None, port: int | None,
     **filters: str | int,
 ) -> None:  # fmt: skip
     """View the dataset OUT in a browser.
@@ -53,22 +48,25 @@ def view(
     """
     if serve == (out is not None):
         raise click.UsageError(f"expected -o FILE or --serve{', not both' if serve else ''}.")
+    if serve and images is not None:
+        raise click.UsageError("--images: applies only to -o; leave it out.")
+    if not serve and port is not None:
+        raise click.UsageError("--port: applies only to --serve; leave it out.")
     check_page(out)
-    from presize.pages.gallery import view_dataset
+    from presize.pages.gallery import SAMPLES, view_dataset
     from presize.pages.samples import ViewedDataset
     from presize.pages.selection import Filters, matching
     from presize.pages.server import GalleryServer
-    from presize.system.files import write_atomically
 
     chosen = Filters(show="rejects" if rejects else "stored", **filters)  # type: ignore[arg-type]
     if out is not None:
-        write_atomically(Path(out), view_dataset(dataset, raw, chosen, images).encode("utf-8", "replace"))
+        write_page(out, view_dataset(dataset, raw, chosen, images or SAMPLES))
         print_text(f"page: {out}")
         return
     opened = ViewedDataset.of(dataset, raw)
     opened.check_sources()
     matching(opened, chosen)  # raises for an unknown class before the server starts
-    with GalleryServer(opened, port) as server:
+    with GalleryServer(opened, port or 0) as server:
         print_text(f"{printable(dataset)}: {plural(opened.manifest.samples, 'image')}")
         print_text(f"{server.url}{chosen.query() if chosen != Filters() else ''}")
         print_text("Press Ctrl-C to stop.")

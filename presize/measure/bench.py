@@ -29,7 +29,7 @@ from presize.measure.results import Results, bench_page, row_of, to_csv, to_json
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size, check_type
 from presize.store.data_files import MANIFEST
 from presize.store.manifest import read_manifest
-from presize.system.files import expanded, temporary_folder, write_atomically, writing
+from presize.system.files import AGAIN, expanded, temporary_folder, write_atomically, writing
 from presize.system.pagecache import drop, preload, resident_share
 from presize.system.resources import read_cpu, read_memory
 from presize.system.storage import find_storage
@@ -59,7 +59,7 @@ def bench(
 
     Raises:
         OptionError: The device is missing, a variant has nothing to read, `out` or `work` lies in one of `roots`, or
-            there is a size but nothing to build.
+            there is a size or `work` but nothing to build.
         BenchError: Memory runs out, a run fails, or the variants read different samples.
         BuildError, SourceError, DatasetError: Building a dataset, or listing one of `roots`, fails.
     """
@@ -68,8 +68,9 @@ def bench(
     roots = {name: expanded(root) for name, root in roots.items()}
     work, out = (None if folder is None else expanded(folder) for folder in (work, out))
     variants = _variants(roots, options)
-    if options.size is not None and all(READS[variant] in roots for variant in variants):
-        raise OptionError("size: is for datasets that bench builds, but all are given; leave it out")
+    for name, value in (("size", options.size), ("work", work)):
+        if value is not None and all(READS[variant] in roots for variant in variants):
+            raise OptionError(f"{name}: is for datasets that bench builds, but all are given; leave it out")
     for name, folder in (("work", work), ("out", out)):
         for root in roots.values():
             if folder is not None and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
@@ -105,7 +106,7 @@ def bench(
             results = replace(results, rows=(*results.rows, row), notes=noted)
             if out is not None:
                 for file, text in (("results.csv", to_csv), ("results.json", to_json), ("report.html", bench_page)):
-                    write_atomically(Path(out, file), text(results).encode())
+                    write_atomically(Path(out, file), text(results).encode(), AGAIN)
             on_results(results)
         return results
 
@@ -145,7 +146,7 @@ def conditions(places: Iterable[Path]) -> dict[str, str]:
 
 def _made(folder: str | os.PathLike[str]) -> Path:
     """Create a folder unless it exists, and return it. Raises BuildError."""
-    with writing(Path(folder)):
+    with writing(Path(folder), AGAIN):
         Path(folder).mkdir(parents=True, exist_ok=True)
     return Path(folder)
 
@@ -204,7 +205,7 @@ def _located(run: Run, reads: Mapping[str, Listing], numbers: Mapping[str, Numbe
     """Return `run` with its root and sample numbers, which are saved in `folder`."""
     name = READS[run.variant]
     file = (folder / f"samples-{name}.npy").absolute()
-    with writing(file):
+    with writing(file, AGAIN):
         np.save(file, numbers[name], allow_pickle=False)
     return replace(run, root=os.path.abspath(reads[name].root), numbers=str(file))
 

@@ -22,7 +22,7 @@ from presize.sources.scan import scan_images
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, read_manifest
 from presize.store.rejects_file import read_rejects
-from presize.system.files import writing
+from presize.system.files import AGAIN, writing
 
 Numbers = npt.NDArray[np.int64]
 
@@ -83,7 +83,7 @@ LISTERS = {"raw": list_raw, "presized": list_presized, "lmdb": list_lmdb}
 def link_samples(raw: Listing, chosen: Numbers, folder: Path) -> str:
     """Replace `folder` by links to the `chosen` files of a raw folder, and return its path. Raises BuildError."""
     shutil.rmtree(folder, ignore_errors=True)
-    with writing(folder):
+    with writing(folder, AGAIN):
         for path, file in zip(raw.paths.take(pa.array(chosen)).to_pylist(), raw.files_of(chosen), strict=True):
             link = folder / path
             link.parent.mkdir(parents=True, exist_ok=True)

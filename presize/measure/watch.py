@@ -36,7 +36,7 @@ from presize.measure.stages import (
     rate_interval,
     regular_stops,
 )
-from presize.system.files import write_atomically
+from presize.system.files import AGAIN, write_atomically
 from presize.system.resources import cpu_seconds, read_cpu
 
 _LEAST_BATCHES = 10  # needed for a verdict, without the first batch of each epoch
@@ -470,7 +470,7 @@ def share_with_ranks(mine: list[dict[str, Any]]) -> list[dict[str, Any] | None] 
     run = "-".join(os.environ.get(name, "") for name in names)
     folder = Path(tempfile.gettempdir(), f"presize-diagnose-{os.getuid()}-{os.getppid()}-{run}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / f"{rank}.json", json.dumps(mine[0] if mine else None).encode())
+    write_atomically(folder / f"{rank}.json", json.dumps(mine[0] if mine else None).encode(), AGAIN)
     if rank != 0:
         return None
     deadline = time.monotonic() + _RANKS_WAIT_S

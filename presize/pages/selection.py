@@ -54,6 +54,8 @@ class Filters:
         for name, least in (("min_side", 0), ("max_side", 0), ("page", 1), ("sample", -1)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name}: expected at least {least}, got {getattr(self, name)}")
+        if 0 < self.max_side < self.min_side:
+            raise OptionError(f"min_side: expected at most the maximum of {self.max_side}, got {self.min_side}")
         if self.show == "rejects" and self.sample >= 0:
             raise OptionError(f"sample: cannot be combined with show=rejects, got {self.sample}")
 

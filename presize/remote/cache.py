@@ -184,7 +184,7 @@ def _writing_in(folder: Path) -> Iterator[None]:
     except NoLocksError as error:
         raise OptionError(f"cache_dir: {error}") from None
     except OSError as error:
-        fix = reason_and_fix(error, "choose another")
+        fix = reason_and_fix(error, "run again, or choose another")
         raise OptionError(f"cache_dir: {error.filename or folder}: {fix}") from None
 
 

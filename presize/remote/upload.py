@@ -21,7 +21,7 @@ from presize.errors import DatasetError, RemoteError
 from presize.formatting import printable
 from presize.remote.bucket import PART_BYTES, Bucket, Connections, etag_of
 from presize.remote.fetch import MANIFEST_BYTES
-from presize.store.data_files import MANIFEST, DataFile, is_data_file
+from presize.store.data_files import MANIFEST, DataFile, fixes, is_data_file
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
 from presize.system.files import check_file, expanded
 
@@ -225,7 +225,8 @@ def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[
                 on_bytes(len(chunk))
                 yield chunk
         if digest.hexdigest() != file.sha256:
-            raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; presize repair rebuilds it")
+            fix = "; ".join(fixes([file.file]))
+            raise DatasetError(f"{root / file.file}: its SHA-256 differs from the manifest; {fix}")
 
     bucket.upload(file.file, chunks(), file.sha256)
     if not bucket.holds(file.file, file.bytes, file.sha256):

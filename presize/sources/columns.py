@@ -71,7 +71,7 @@ def with_column(table: pa.Table, name: str, column: Any) -> pa.Table:
     return table.append_column(name, column)
 
 
-def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | None) -> None:
+def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | None, where: str = "") -> None:
     """Add the rows of a column to `left_out`; raise SourceError if that is None."""
     if left_out is not None:
         left_out[name] += rows
@@ -79,7 +79,7 @@ def _leave_out(name: str, rows: int, error: Exception, left_out: Counter[str] | 
         raise error
     else:
         fix = "" if isinstance(error, OverflowError) else "; write its values all as text, or all as numbers"
-        raise SourceError(f"column {name!r}: {one_line(error)}{fix}") from None
+        raise SourceError(f"column {name!r}{where}: {one_line(error)}{fix}") from None
 
 
 def one_line(message: object) -> str:
@@ -87,16 +87,33 @@ def one_line(message: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(message)[:200])
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None) -> pa.Table:
-    """Return a column for each name in `rows`, null where a row lacks it. Columns without one type are `left_out`."""
+def rows_table(
+    rows: Sequence[Mapping[str, Any]], left_out: Counter[str] | None = None, rows_above: int = 0
+) -> pa.Table:
+    """Return a column for each name in `rows`, null where a row lacks it. Columns without one type are `left_out`.
+    Errors count rows from 1, after `rows_above`."""
     columns = {}
     for name in {name: None for row in rows for name in row}:
         try:
             name.encode()  # raises for lone surrogates, which JSON can escape
             columns[name] = pa.array([row.get(name) for row in rows])
         except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            _leave_out(name, sum(name in row for row in rows), error, left_out)
+            where = "" if left_out is not None else f" in row {rows_above + _first_wrong(rows, name):,}"
+            _leave_out(name, sum(name in row for row in rows), error, left_out, where)
     return pa.table(columns)
+
+
+def _first_wrong(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Return the number, from 1, of the row whose value does not fit the column of the values above it."""
+    good, wrong = 0, len(rows)
+    while wrong - good > 1:
+        middle = (good + wrong) // 2
+        try:
+            pa.array([row.get(name) for row in rows[:middle]])
+            good = middle
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            wrong = middle
+    return wrong
 
 
 def joined(tables: Sequence[pa.Table], left_out: Counter[str] | None = None) -> pa.Table:

@@ -23,7 +23,7 @@ from presize.sources.contents import Source
 from presize.sources.folder import names_of
 from presize.sources.labels import check_classes, naming
 from presize.sources.spellings import Spellings
-from presize.store.data_files import DataFile
+from presize.store.data_files import DataFile, fixes
 from presize.store.filenames import path_problem
 from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS, open_settled, read_index, record_columns
 from presize.store.manifest import Manifest, read_manifest, replaced
@@ -160,7 +160,7 @@ def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.Rec
         raise DatasetError(f"{root} has no shards that this presize reads; {_FIX}")
     for file in (manifest.index, *([manifest.rejects] if with_rejects else [])):  # the report may have been removed
         for what in check_data_file(root, file):
-            raise DatasetError(f"{root / file.file} is damaged: {what}; {_FIX}")
+            raise DatasetError(f"{root / file.file} is damaged: {what}; {'; '.join(fixes([file.file]))}")
     index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
     try:
         index.column("path").validate(full=True)
@@ -256,7 +256,7 @@ def _opened(root: Path, _: Manifest) -> PublishedDataset:
             raise DatasetError(f"the index of {root} is damaged: a {name} is less than 1")
     if dataset.damaged:
         count = plural(len(dataset.damaged), "shard is", "shards are")
-        raise DatasetError(f"{root}: {count} missing or damaged; presize repair rebuilds shards")
+        raise DatasetError(f"{root}: {count} missing or damaged; {'; '.join(fixes())}")
     return dataset
 
 

@@ -29,6 +29,7 @@ from presize.store.manifest import read_manifest
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 """Names of folders and files that are probably splits."""
 
+READABLE = "expected a readable file, by its absolute path or its path from the current folder"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -98,7 +99,7 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
         except UnicodeDecodeError:
             raise SourceError("it is not UTF-8 text; expected one name per line") from None
         except OSError as error:
-            raise SourceError(error.strerror) from None
+            raise SourceError(f"{error.strerror}; {READABLE}") from None
         if classes is None:
             raise SourceError("the dataset has no classes")
         return classes

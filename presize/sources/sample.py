@@ -20,7 +20,7 @@ from PIL import Image
 
 from presize.errors import SourceError
 from presize.options import SampleOptions
-from presize.system.files import expanded, made_folder
+from presize.system.files import expanded, made_folder, reason_and_fix
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
 """Names of hues, in twelve equal steps around the colour circle."""
@@ -57,7 +57,8 @@ def make_samples(
         with made_folder(folder):
             _write(folder, options, on_image)
     except OSError as error:
-        raise SourceError(f"cannot write {error.filename or folder}: {error.strerror}") from None
+        fix = reason_and_fix(error, "run again with a new or empty folder")
+        raise SourceError(f"cannot write {error.filename or folder}: {fix}") from None
     return options.images
 
 

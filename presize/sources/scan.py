@@ -128,7 +128,7 @@ def _warn_of_label_names(source: Source, options: SourceOptions) -> None:
 
 
 def _warn_of_lookalikes(source: Source) -> None:
-    """Warn if names of classes or splits differ only in blanks, or in the Unicode form of a letter."""
+    """Warn if names of classes or splits differ only in whitespace, or in the Unicode form of a letter."""
     splits: list[str] = []
     if "split" in (schema := source.table.schema).names and pa.types.is_large_string(schema.field("split").type):
         splits = pc.unique(source.table.column("split")).drop_null().to_pylist()
@@ -138,7 +138,7 @@ def _warn_of_lookalikes(source: Source) -> None:
             other = seen.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
             if other != name:
                 warn(
-                    f"source {str(source.root)!r}: the {kind} {other!a} and {name!a} differ only in blanks or in the "
+                    f"source {str(source.root)!r}: the {kind} {other!a} and {name!a} differ only in whitespace or in the "
                     "Unicode form of a letter; if they mean the same, write them alike"
                 )
                 break

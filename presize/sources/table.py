@@ -40,7 +40,7 @@ from presize.sources.columns import (
 )
 from presize.sources.contents import Source, is_utf8
 from presize.sources.folder import RefusedFile
-from presize.sources.labels import class_labels, folder_at
+from presize.sources.labels import READABLE, class_labels, folder_at
 from presize.sources.source_files import Url
 from presize.sources.spellings import SourceFiles
 from presize.store.index import INDEX_COLUMNS
@@ -54,6 +54,8 @@ ID_NAMES = ("image", "image_path", "image_id", "id")
 JSON_ROWS_AT_ONCE = 16384
 
 _HEADER_BYTES = 1 << 20
+_DECLARED = re.compile(rb"(?:\xef\xbb\xbf)?\"?sep=([,;\t|])\"?\s*")
+"""The line above the header in which Excel declares the separator."""
 _TAB_LABEL = r"(?s)^(?P<path>[^\t]*)\t\s*(?P<label>.+)$"
 _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES))})"
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
@@ -141,6 +143,8 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
         with open(path, "rb", opener=open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SourceError("it is not a regular file")
+            if os.fstat(file.fileno()).st_size == 0:
+                raise SourceError("it is empty; expected the paths of images")
             begin = b"" if read is _read_parquet else file.peek(2)[:2]
             if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in begin:
                 raise SourceError("it is UTF-16 text or binary data; save it as UTF-8 text")
@@ -151,7 +155,7 @@ def _read_file(path: str, types: Types = None, fits: Fits = None) -> pa.Table:
     except UnicodeError:
         raise SourceError("it is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
-        raise SourceError(error.strerror or one_line(error)) from None
+        raise SourceError(f"{error.strerror}; {READABLE}" if error.strerror else one_line(error)) from None
     except pa.ArrowException as error:
         raise SourceError(one_line(error)) from None
 
@@ -200,7 +204,11 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
         wrong.append(row)
         return "error"
 
-    content, header = file, file.readline(_HEADER_BYTES)
+    header = file.readline(_HEADER_BYTES)
+    if declared := _DECLARED.fullmatch(header):
+        separators, file = declared[1].decode(), io.BytesIO(file.read())
+        header = file.readline(_HEADER_BYTES)
+    content = file
     line = header.decode("utf-8-sig", "replace").strip("\r\n")
     cells = {each: {name.strip(' "') for name in line.split(each)} for each in separators}
     # The separator that yields a column of paths, or else the most columns.
@@ -347,12 +355,12 @@ def _check_one_label(table: pa.Table, types: Types) -> None:
 def _read_json(file: BinaryIO, _: Types) -> pa.Table:
     # Python's parser: pyarrow's turns strings into dates and large numbers into floats, and reads [null, 1] as a list
     # that ends outside its values (apache/arrow#51305, still in 26.0.1).
-    tables = []
+    tables: list[pa.Table] = []
     with io.TextIOWrapper(file, "utf-8-sig", newline="\n") as text:
         lines = enumerate(text, 1)
         while block := list(islice(lines, JSON_ROWS_AT_ONCE)):
             rows = [_json_row(number, line) for number, line in block if not line.isspace()]
-            tables.append(rows_table(rows))
+            tables.append(rows_table(rows, rows_above=sum(len(table) for table in tables)))
     return joined(tables)
 
 

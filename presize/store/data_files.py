@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -93,6 +93,16 @@ def generation_name(name: str, generation: int) -> str:
     """Return ``index.arrow``, then ``index-1.arrow``, ...: a new dataset never overwrites an old one."""
     stem, dot, suffix = name.rpartition(".")
     return f"{stem}-{generation}{dot}{suffix}" if generation else name
+
+
+def fixes(files: Iterable[str] = (), how: str = "build or derive") -> tuple[str, str]:
+    """Return the fix for damaged files of a dataset, by default shards, and the fix in a copy from a URL."""
+    only_shards = all(file.startswith("shards/") for file in files)
+    again = f"{how} OUT again with --overwrite and the same options"
+    return (
+        "presize repair SRC OUT rebuilds damaged shards" if only_shards else again,
+        "in a copy from a URL, delete the damaged files and run presize fetch again",
+    )
 
 
 def is_data_file(name: str) -> bool:

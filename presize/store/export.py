@@ -28,7 +28,7 @@ from presize.store.filenames import SUFFIXES, can_be_made, file_names, path_prob
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.shard import ShardWriter, map_bytes_in_any_order
-from presize.system.files import expanded, new_files, writing
+from presize.system.files import expanded, new_files, reason_and_fix, writing
 
 _RAW_AS = ImageOptions(format="png")
 _BATCH = 256
@@ -452,5 +452,6 @@ def export_dataset(
         else:
             _WRITERS[layout](exported, out, on_image)
     except OSError as error:
-        raise BuildError(f"export: cannot write {error.filename or out}: {error.strerror or error}") from None
+        fix = reason_and_fix(error, "run again with a new or empty folder")
+        raise BuildError(f"export: cannot write {error.filename or out}: {fix}") from None
     return len(exported.dataset)

@@ -13,7 +13,7 @@ import lmdb.verify
 
 from presize.errors import BuildError
 from presize.store.data_files import raise_limit
-from presize.system.files import file_digest, temporary_name
+from presize.system.files import RESUME, file_digest, temporary_name
 
 ENGINE = "0.9"
 """Version of LMDB's file format, recorded in the manifest. LMDB 0.9 cannot read files of version 1.0."""
@@ -62,7 +62,7 @@ class ShardWriter:
         path: Path,
         map_bytes: int,
         commit_records: int,
-        advice: str = "finished work is kept; run again to resume",
+        advice: str = RESUME,
     ) -> None:
         self.path = path
         self._advice = advice

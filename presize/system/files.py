@@ -17,6 +17,10 @@ from pathlib import Path
 
 from presize.errors import BuildError, DatasetError, OptionError
 
+RESUME = "finished work is kept; run again to resume"
+AGAIN = "run again"
+"""What to do after a failed write if nothing is kept, or a second run does not use what is kept."""
+
 
 def is_url(name: str | os.PathLike[str]) -> bool:
     """Return whether `name` is a URL, such as s3://BUCKET/PATH, not a path."""
@@ -31,27 +35,27 @@ def expanded(path: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn any OSError into a BuildError that says why `path` cannot be written."""
+def writing(path: Path, then: str = RESUME) -> Iterator[None]:
+    """Turn any OSError into a BuildError that says why `path` cannot be written, and what to do `then`."""
     try:
         yield
     except OSError as error:
-        raise BuildError(f"cannot write {path}: {reason_and_fix(error)}") from None
+        raise BuildError(f"cannot write {path}: {reason_and_fix(error, then)}") from None
 
 
-_RESUME = "finished work is kept; run again to resume"
 _FIXES = {
     **dict.fromkeys((errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), "choose another"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "get write access, or choose another"),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room; {_RESUME}"),
 }
 
 
-def reason_and_fix(error: OSError, otherwise: str = _RESUME) -> str:
-    """Return why a file cannot be written, and the fix: `otherwise` unless the reason has its own."""
+def reason_and_fix(error: OSError, then: str = RESUME) -> str:
+    """Return why a file cannot be written, and the fix: `then`, after making room on a full disk, unless the reason has
+    its own."""
     # From the number, since Arrow has its own messages.
     reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-    return f"{reason}; {_FIXES.get(error.errno or 0, otherwise)}"
+    room = "make room; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{reason}; {_FIXES.get(error.errno or 0, room + then)}"
 
 
 def open_at_once(path: str, flags: int) -> int:
@@ -117,9 +121,10 @@ def remove_temporary(folder: Path, of: Collection[str] | None = None) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write `content`, bytes or pieces, atomically: even after a crash, `path` holds all of the old or the new."""
-    with writing(path), new_files(path.parent) as new_file, new_file(path.name).open("wb") as file:
+def write_atomically(path: Path, content: bytes | Iterable[bytes], then: str = RESUME) -> None:
+    """Write `content`, bytes or pieces, atomically: even after a crash, `path` holds all of the old or the new. The
+    BuildError of a full disk ends with what to do `then`."""
+    with writing(path, then), new_files(path.parent) as new_file, new_file(path.name).open("wb") as file:
         file.writelines([content] if isinstance(content, bytes) else content)
 
 

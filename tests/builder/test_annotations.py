@@ -234,13 +234,24 @@ def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder
         build()
     (warning,) = said
     assert str(warning.message) == (
-        "column 'bbox': clipped 3 boxes of 2 images: boxes extend beyond the image or have no area (2 have none); "
+        "column 'bbox': clipped 3 boxes of 2 images: boxes extend beyond the image or have no area (without area: 2); "
         "the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
     first, second, third = build.data().column("bbox").to_pylist()
     assert np.allclose(first, np.array([[20, 10, 60, 40], [90, 10, 100, 40]]) * 32 / 60, atol=0.4)
     assert second[0] == second[2] == [0, 0, 0, 0] and np.allclose(second[1], [0, 0, 32, 53])
     assert third == []
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("", 1), ("%", 100)])
+def test_a_warning_about_bad_boxes_names_another_format_that_all_boxes_fit(
+    unit: str, scale: int, build: Builder
+) -> None:
+    boxes = np.array([[80, 40, 20, 15], [5, 5, 60, 10]]) / scale
+    build.options = replace(BOXES, boxes=(Coordinates("bbox", f"xyxy{unit}"),))
+    write_rows(build, [{"path": "a.png", "bbox": boxes.tolist()}])
+    with pytest.warns(PresizeWarning, match=rf"; all boxes would fit with --boxes bbox:xywh{unit}: check the format$"):
+        build()
 
 
 @pytest.mark.parametrize("unit", ["", "%"])

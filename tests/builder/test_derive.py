@@ -347,10 +347,13 @@ def with_number(column: str, value: int) -> Callable[[Path], None]:
 
 
 DAMAGE: list[tuple[Callable[[Path], object], str]] = [
-    (lambda root: flip_record(root, 7), r"the record of .* is damaged; presize repair"),
+    (
+        lambda root: flip_record(root, 7),
+        r"the record of .* is damaged; presize repair SRC OUT .*; in a copy from a URL, delete",
+    ),
     (
         lambda root: (root / "shards" / "00001.lmdb").unlink(),
-        "out: 1 shard is missing or damaged; presize repair rebuilds shards",
+        "out: 1 shard is missing or damaged; presize repair SRC OUT rebuilds damaged shards; in a copy from a URL",
     ),
     (with_number("label", 99), "a label is out of range"),
     (with_number("width", 0), "a width is less than 1"),

@@ -654,7 +654,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
 }
 DAMAGES |= {
-    f"{file} {how}": (partial(change, file), "--overwrite rebuilds it")
+    f"{file} {how}": (partial(change, file), "build or derive OUT again with --overwrite .*; in a copy from a")
     for file in ("index.arrow", "rejects.jsonl")
     for how, change in HOW.items()
 }

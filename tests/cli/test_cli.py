@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -480,6 +481,19 @@ def test_a_full_output_device_is_one_line(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # print_text closes it
     assert presize(*options.split(), dataset) == Ran(1, "", FULL)
+
+
+@pytest.mark.parametrize("line", ["view DATASET", "simulate --workers 7 --load-ms 2000 --step-ms 100"])
+def test_a_page_that_does_not_fit_the_disk_is_not_said_to_be_kept(
+    line: str, presize: Callable[..., Ran], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    page = tmp_path / "page.html"
+    ran = presize(*line.replace("DATASET", str(dataset)).split(), "-o", page)
+    assert ran == Ran(1, "", f"presize: error: cannot write {page}: No space left on device; make room; run again\n")
 
 
 def test_output_larger_than_the_buffer_fails_the_same_way(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ TREES = st.lists(st.lists(NAMES, min_size=2, max_size=4).map("/".join), min_size
 
 
 @pytest.mark.filterwarnings("ignore:source .* names contain backslashes")
-@pytest.mark.filterwarnings("ignore:source .* differ only in blanks")
+@pytest.mark.filterwarnings("ignore:source .* differ only in whitespace")
 @given(tree=TREES)
 @settings(max_examples=examples(50), deadline=None)
 def test_order_and_labels_are_those_of_imagefolder_and_without_labels_of_a_sorted_walk(tree: list[str]) -> None:

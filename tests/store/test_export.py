@@ -107,8 +107,8 @@ def test_progress_counts_every_image_into_an_empty_folder_or_a_new_one(
     [
         ("file", "file is not an empty folder; choose a new one$"),
         (".", "is not an empty folder; choose a new one$"),
-        ("file/files", "cannot write .*: Not a directory$"),
-        ("x" * 300, "cannot write .*: File name too long$"),
+        ("file/files", "cannot write .*: Not a directory; choose another$"),
+        ("x" * 300, "cannot write .*: File name too long; choose another$"),
     ],
 )
 def test_an_out_that_cannot_be_written_is_one_line(out: str, message: str, captions: Path, tmp_path: Path) -> None:
@@ -144,7 +144,9 @@ def test_an_interrupted_export_leaves_nothing_behind(
         flip_record(copied, len(Dataset(copied)) - 1)
     else:
         monkeypatch.setattr("os.fsync", full)
-    full_disk = rf"^(export: )?cannot write {tmp_path / 'files'}.*: No space left on device"
+    full_disk = (
+        rf"^(export: )?cannot write {tmp_path / 'files'}.*: No space left on device; (make room; run again|choose a)"
+    )
     with pytest.raises((DatasetError, BuildError), match="CRC-32 differs" if end == "damage" else full_disk):
         export_dataset(copied, tmp_path / "files", layout=layout, keys=keys)
     assert list((tmp_path / "files").iterdir()) == []

@@ -28,7 +28,7 @@ from presize.errors import BuildError, CrashError, DatasetError, ImageError, Not
 from presize.options import BuildOptions, OnError, Stream
 from presize.sources.source_files import Container, Places, SourceFile, SourceReader, Url, check_containers, files_at
 from presize.store import shard
-from presize.store.data_files import DataFile
+from presize.store.data_files import DataFile, fixes
 from presize.store.rejects import BOXES, NOT_AN_IMAGE
 from presize.store.shard_reader import ShardReader
 
@@ -222,7 +222,7 @@ def _copied(task: Task, position: int, make: Encoder) -> Encoded | None:
         return encoded
     if encoded is None:
         path = task.sources[0].paths.split("\0")[position]
-        raise DatasetError(f"the record of {path} is damaged; presize repair rebuilds it from its source")
+        raise DatasetError(f"the record of {path} is damaged; {'; '.join(fixes())}")
     return make.resized(encoded) if copies.resizes else encoded
 
 
