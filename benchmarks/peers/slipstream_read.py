@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torchvision_shim  # noqa: F401  # isort: skip  # before slipstream, which imports torchvision
 import slipstream
 import torch
 from loading import CROP_SIZE, chosen, contents, make_once, parser, run, with_store

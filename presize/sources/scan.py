@@ -138,8 +138,8 @@ def _warn_of_lookalikes(source: Source) -> None:
             other = seen.setdefault(" ".join(unicodedata.normalize("NFC", name).split()), name)
             if other != name:
                 warn(
-                    f"source {str(source.root)!r}: the {kind} {other!a} and {name!a} differ only in whitespace or in the "
-                    "Unicode form of a letter; if they mean the same, write them alike"
+                    f"source {str(source.root)!r}: the {kind} {other!a} and {name!a} differ only in whitespace or in "
+                    "the Unicode form of a letter; if they mean the same, write them alike"
                 )
                 break
 
