@@ -46,7 +46,7 @@ def derive(
     datasets: tuple[str, ...], new: str, only: tuple[str, ...], classes: str | None, jobs: int | None, timeout_s: float,
     overwrite: bool, dry_run: bool, as_json: bool, quiet: bool, **typed: Any,
 ) -> None:  # fmt: skip
-    """Make the dataset NEW from other datasets, without their sources.
+    """Make the dataset NEW from other datasets, not their sources.
 
     NEW has the samples of every OUT and one class list. Images are copied unchanged, or resized to a smaller --size.
     Run the same command again to finish an interrupted run.
