@@ -43,7 +43,7 @@ from presize.datasets.targets import (
     find_splits,
 )
 from presize.errors import DatasetError, OptionError, warn
-from presize.options import MAX_PIXELS, check_choice, check_function, check_type
+from presize.options import MAX_PIXELS, check_choice, check_function, check_list, check_type
 from presize.remote.cache import open_dataset
 from presize.system.files import expanded
 from presize.system.pagecache import Preload
@@ -134,6 +134,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         check_decode(decode, is_cropped=crop is not None or bool(flip))
         if preload is not None:
             check_choice("preload", preload, Preload)
+        if companions is not None:
+            check_list("companions", companions)
         self.root = expanded(root)
         self.data = open_dataset(self.root, readahead, max_pixels, check, cache_dir, cache_bytes, companions)
         check_type("fuse", fuse, bool)
@@ -146,7 +148,9 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         self.target: Target = chosen_target(self.data, target)
         check_type("vocabulary", {} if vocabulary is None else vocabulary, Mapping)
         self.vocabulary: Vocabulary = vocabulary or {}
-        self.multi_hot = (multi_hot,) if isinstance(multi_hot, str) else tuple(multi_hot)
+        multi_hot = (multi_hot,) if isinstance(multi_hot, str) else multi_hot
+        check_list("multi_hot", multi_hot)
+        self.multi_hot = tuple(multi_hot)
         self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
         # With the options as given, before a transform is fused.

@@ -43,6 +43,7 @@ from presize.datasets.reading.workers import (
     Mode,
     Reader,
     WorkerPool,
+    check_not_forked,
     checked_timeout,
     read,
     start_method,
@@ -315,6 +316,7 @@ class Loader:
                 self.close()
 
     def _check_running(self, running: object) -> None:
+        check_not_forked(self._owner)
         if self._running is not running:
             raise LoaderError(_ENDED_EARLY)
 
@@ -371,8 +373,15 @@ class Loader:
         self._check_idle()
         copied = copy.copy(self)
         vars(copied).update(num_workers=workers, _on_batch=on_batch)
-        copied._pool = copied._slots = None
         return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or another process needs to read epochs of its own: no workers, memory or device."""
+        kept_out = ("_pool", "_slots", "_maker", "_running", "_is_suspended", "_on_batch", "_transfer", "_owner")
+        return {name: value for name, value in vars(self).items() if name not in kept_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _transfer=Transfer(state["device"]), _owner=os.getpid())
 
     def __enter__(self) -> Loader:
         return self

@@ -27,12 +27,20 @@ from presize.datasets.read_only import DataLoaderOptions
 from presize.datasets.reading.memory import send_without_descriptors
 from presize.datasets.reading.order import Last, Order, choose_order
 from presize.datasets.reading.transfer import accelerator
-from presize.datasets.reading.workers import STARTS_AGAIN, cannot_start, check_may_start, checked_timeout, worker_counts
+from presize.datasets.reading.workers import (
+    STARTS_AGAIN,
+    cannot_start,
+    check_may_start,
+    check_not_forked,
+    checked_timeout,
+    start_method,
+    worker_counts,
+)
 from presize.datasets.sampler import EpochSampler
 from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, sampler_of, state_of
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
-from presize.options import check_range
+from presize.options import check_function, check_range
 from presize.system.child import FOR_PARENTS, leave_to_parent, starting_workers
 from presize.system.resources import is_asynchronous, limit_of
 
@@ -79,6 +87,8 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
     def _follow_changes(self) -> None:
         """Stop persistent workers if the dataset has changed since they started, or one of them has died."""
         state = state_of(self._source)
+        if isinstance(self._iterator, _Workers) and self._iterator.owner != os.getpid():
+            self._iterator = None  # the parent's
         workers = self._iterator._workers if isinstance(self._iterator, _Workers) else ()
         if differ(self._state, state):
             if self._source is not self.dataset:
@@ -128,6 +138,9 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         if "exited unexpectedly" in message and not self.delivered and context.get_start_method() != "fork":
             raise LoaderError(f"a DataLoader worker died as it started; {STARTS_AGAIN}") from None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_iterator": None}  # without workers
+
     def _get_iterator(self) -> Any:
         return _Workers(self) if self.num_workers else super()._get_iterator()
 
@@ -156,11 +169,13 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
 
 class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
-    """torch's workers. If one cannot be started, the others are killed and a one-line error is raised."""
+    """torch's workers. If one cannot be started, the others are killed and a one-line error is raised. A forked child
+    leaves them to its parent."""
 
     _shutdown = True  # for __del__, until there is something to shut down
 
     def __init__(self, loader: CountingLoader) -> None:
+        self.owner = os.getpid()
         loader.check_worker_number_rationality()
         self._workers: list[Any] = []
         try:
@@ -174,6 +189,14 @@ class _Workers(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
             if why is None:
                 raise
             raise cannot_start(number, loader.num_workers, why) from None
+
+    def _next_data(self) -> Any:
+        check_not_forked(self.owner)
+        return super()._next_data()  # type: ignore[no-untyped-call]
+
+    def _shutdown_workers(self) -> None:
+        if self.owner == os.getpid():  # ending them sets an event that is shared with the parent
+            super()._shutdown_workers()
 
 
 def make_loader(
@@ -209,7 +232,7 @@ def make_loader(
     """
     if isinstance(dataset, (str, os.PathLike)):
         raise OptionError(f"dataset: expected a dataset, got a path; give LMDBDataset({os.fspath(dataset)!r})")
-    if isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__"):
+    if isinstance(dataset, (torch.utils.data.IterableDataset, type)) or not hasattr(dataset, "__len__"):
         raise OptionError(
             f"dataset: expected one with a length, got {type(dataset).__name__}; for an IterableDataset use "
             "DataLoader(dataset, batch_size, collate_fn=presize.datasets.collate)"
@@ -221,6 +244,9 @@ def make_loader(
                 f"{name}: make_loader takes an order as shuffle=; for a {name} use DataLoader(dataset, {name}=..., "
                 "collate_fn=presize.datasets.collate)"
             )
+    for name in ("collate_fn", "worker_init_fn"):
+        check_function(name, given.get(name))
+    start_method(multiprocessing_context)
     workers, ahead = worker_counts(num_workers, prefetch_factor)
     batch_size = check_range("batch_size", batch_size, 1, 2**31)
     check_labels(dataset)

@@ -201,8 +201,13 @@ class ImageFolderNames:
 
 
 def position(index: SupportsIndex, length: int, of: str = "") -> int:
-    """Return the `index` into a list as a number from 0. Raises IndexError if it is out of range."""
-    i = operator.index(index)
+    """Return the `index` into a list as a number from 0. Raises IndexError if it is out of range, TypeError if it is no
+    whole number."""
+    try:
+        i = operator.index(index)
+    except TypeError:
+        several = "; for several samples use torch.utils.data.Subset" if isinstance(index, slice | list | tuple) else ""
+        raise TypeError(f"index: expected a whole number, got {index!r:.100}{several}") from None
     if not -length <= i < length:
         raise IndexError(f"sample {i}{of}: expected from {-length} to {length - 1}")
     return i % length

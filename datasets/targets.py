@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from itertools import compress, repeat
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from presize.datasets.crops import CropGeometry
 from presize.datasets.joined import Data
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.errors import DatasetError, OptionError
-from presize.options import Coordinates, check_type
+from presize.options import Coordinates, check_list, check_type
 from presize.store.dataset import Dataset
 
 Target = str | Sequence[str] | Mapping[str, str] | None
@@ -108,6 +108,9 @@ def target_columns(target: Target) -> list[str]:
 
 def chosen_target(data: Dataset, target: Target) -> Target:
     """Return `target`, or None for "label" in a dataset without labels."""
+    if not (target is None or isinstance(target, str)):
+        columns = list(target.values()) if isinstance(target, Mapping) else target
+        check_list("target", columns, "a column, or a list or dict of columns")
     if target == "label" and "label" not in data.index.schema.names:
         return None
     return dict(target) if isinstance(target, Mapping) else target
@@ -310,7 +313,12 @@ class KeypointColumn(ListColumn):
         self._points = numbers.reshape(len(numbers), -1, len(format))
         points = self._points.shape[1]
         self._mirrored = np.arange(points)
-        for first, second in pairs if len(numbers) else ():
+        try:
+            swapped = [(index(first), index(second)) for first, second in pairs]
+        except (TypeError, ValueError):
+            problem = f"flip_pairs: expected pairs of keypoint numbers, such as [(1, 2)], got {pairs!r}"
+            raise OptionError(problem) from None
+        for first, second in swapped if len(numbers) else ():
             if not (0 <= first < points and 0 <= second < points):
                 raise OptionError(
                     f"flip_pairs: ({first}, {second}) are not two of the {points} points of each object in {name!r}, "

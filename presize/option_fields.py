@@ -6,7 +6,7 @@ import dataclasses
 import math
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -135,6 +135,7 @@ def check_above_0(name: str, value: Any) -> None:
 
 def check_text(name: str, value: str) -> None:
     """Raise OptionError unless `value` is valid Unicode: a command line may hold any bytes."""
+    check_type(name, value, str)
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -146,6 +147,14 @@ def check_type(name: str, value: object, kind: type) -> None:
         is_options = dataclasses.is_dataclass(value) and not isinstance(value, type)
         got = type(value).__name__ if is_options else repr(value)
         raise OptionError(f"{name}: expected {kind.__name__}, got {got}")
+
+
+def check_list(name: str, values: object, expected: str = "a list of names") -> None:
+    """Raise OptionError unless `values` are several texts: one text would count as a list of its letters."""
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        raise OptionError(f"{name}: expected {expected}, got {values!r}")
+    for value in values:
+        check_type(name, value, str)
 
 
 def check_function(name: str, value: object) -> None:

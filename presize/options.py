@@ -16,6 +16,7 @@ from presize.option_fields import check_above_0 as check_above_0
 from presize.option_fields import check_choice as check_choice
 from presize.option_fields import check_each_once, check_options, documented, option
 from presize.option_fields import check_function as check_function
+from presize.option_fields import check_list as check_list
 from presize.option_fields import check_range as check_range
 from presize.option_fields import check_text as check_text
 from presize.option_fields import check_type as check_type
@@ -63,6 +64,7 @@ class Size(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``"256"`` (a square), ``"320x240"`` (width x height, as people write it) or ``"keep"`` (KEEP)."""
+        check_type("size", text, str)
         if text.strip() == "keep":
             return cls(-1, -1)
         match = re.fullmatch(r"(\d{1,9})(?:[xX](\d{1,9}))?", text.strip(), re.ASCII)
@@ -248,6 +250,7 @@ class Companion:
                 f"pair: expected a pattern or a column for {self.name}, such as masks/{{stem}}.png, got "
                 f"{'neither' if self.pattern is None else 'both'}"
             )
+        check_type("pair", self.column if self.pattern is None else self.pattern, str)
         if self.pattern is not None:
             check_text("pair", self.pattern)
             self.pieces()
@@ -271,6 +274,7 @@ class Companion:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse NAME=PATTERN, such as ``mask=masks/{stem}.png``, or NAME=column:COLUMN."""
+        check_type("pair", text, str)
         name, equals, place = text.partition("=")
         if not equals:
             raise OptionError(f"pair: expected NAME=PATTERN, such as mask=masks/{{stem}}.png, got {text!r}")
@@ -436,6 +440,7 @@ class BuildOptions:
         check_options(self)
         for name, formats in (("boxes", BoxFormat), ("keypoints", KeypointFormat)):
             for coordinates in getattr(self, name):
+                check_text(name, coordinates.column)
                 check_choice(f"{name}: {coordinates.column}", coordinates.format, formats)
         check_each_once("boxes", tuple(each.column for each in (*self.boxes, *self.keypoints)), "column")
         for each in self.column_types:
@@ -564,7 +569,11 @@ class SourceOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.labels is not None:
+            if not isinstance(self.labels, str | os.PathLike):
+                raise OptionError(f"labels: expected a path or none, got {self.labels!r}")
             object.__setattr__(self, "labels", os.path.expanduser(os.fspath(self.labels)))
+        if self.classes is not None:
+            check_list("classes", self.classes)
         if self.split is not None and self.split != "folders":
             parse_shares(self.split)
         if self.split_seed and self.split in (None, "folders"):
@@ -622,6 +631,7 @@ class ErrorBudget:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a budget: ``100`` is a count of 0 or more, ``0.5%`` a share from 0 to 100 percent."""
+        check_type("max_errors", text, str)
         match = re.fullmatch(r"(\d{1,18})|(\d{1,3}(?:\.\d{1,9})?)%", text.strip(), re.ASCII)
         if not match or (match[2] and Fraction(match[2]) > 100):
             raise OptionError(f"max_errors: expected a count or a percentage, such as 100 or 0.5%, got {text!r}")
@@ -657,6 +667,7 @@ class BuildPart:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse a part: ``3/8`` is the third of eight."""
+        check_type("part", text, str)
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
         if not match or not 1 <= int(match[1]) <= int(match[2]) <= _MAX_PARTS:
             raise OptionError(f"part: expected I/N, part I of N, from 1/N to N/N, got {text!r}")
@@ -719,7 +730,7 @@ class RunOptions:
             raise OptionError("update: cannot be combined with --overwrite, which replaces OUT; choose one")
         if self.verify and not self.update:
             raise OptionError("verify: reads the records that --update keeps; add --update, or run presize verify OUT")
-        if not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
+        if not isinstance(self.timeout_s, Real) or not 0 < self.timeout_s <= _MAX_TIMEOUT_S:
             raise OptionError(f"timeout_s: expected seconds above 0, up to {_MAX_TIMEOUT_S:,}, got {self.timeout_s!r}")
         backend, example = f"--backend {self.engine}", _SCHEDULERS.get(self.engine)
         if example and not self.scheduler:
@@ -761,13 +772,17 @@ class DeriveOptions:
             if self.size == KEEP:
                 raise OptionError("size: expected N or WxH, got keep; without --size images keep their size")
             object.__setattr__(self, "size", _checked("size", self.size))
-        if self.only is not None and (isinstance(self.only, str) or len(self.only) == 0):
-            raise OptionError(f"only: expected a list of paths, at least one, got {self.only!r}")
+        if self.only is not None:
+            check_list("only", self.only, paths := "a list of paths, at least one")
+            if len(self.only) == 0:
+                raise OptionError(f"only: expected {paths}, got {self.only!r}")
+        if self.classes is not None:
+            check_list("classes", self.classes)
 
 
 def check_kinds(**given: object) -> None:
-    """Raise OptionError unless the arguments `options`, `run` and `samples` of a build are of their classes."""
-    kinds = {"options": BuildOptions, "run": RunOptions, "samples": SourceOptions}
+    """Raise OptionError unless the arguments `options`, `run`, `samples` and `part` of a build are of their classes."""
+    kinds = {"options": BuildOptions, "run": RunOptions, "samples": SourceOptions, "part": BuildPart}
     for name, value in given.items():
         check_type(name, value, kinds[name])
 

@@ -22,6 +22,7 @@ from presize.options import (
     KEEP,
     MAX_SIDE,
     BuildOptions,
+    Companion,
     DeriveOptions,
     ErrorBudget,
     ImageOptions,
@@ -126,9 +127,17 @@ WRONG = [
     (run(engine="ray", scheduler=""), "scheduler", "HOST:6379", "where is it?"),
     (run(scheduler="tcp://host:1"), "scheduler", "'tcp://host:1'", "processes have none"),
     (run(engine="spark", scheduler="yarn", jobs=3), "jobs", "3", "the cluster decides"),
+    (run(timeout_s="x"), "timeout_s", "'x'", "seconds are a number"),
+    (lambda: Companion("mask", 5), "pair", "5", "a pattern is text"),  # type: ignore[arg-type]
+    (lambda: DeriveOptions(only=5), "only", "5", "no list"),  # type: ignore[arg-type]
+    (lambda: DeriveOptions(classes="abc"), "classes", "'abc'", "each letter would be a class"),
+    (lambda: Size.parse(256), "size", "256", "only texts are parsed"),  # type: ignore[arg-type]
     (run(max_errors=5), "max_errors", "5", "a count or a fraction? ErrorBudget says"),
     (source(repeated="list"), "repeated", "list", "class folders have no rows"),
     (source(repeated="list", labels="none"), "repeated", "list", "nor has a source without labels"),
+    (source(labels=5), "labels", "5", "no path"),
+    (source(classes="abc"), "classes", "'abc'", "each letter would be a class"),
+    (source(classes=[5]), "classes", "5", "class names are text"),
     (source(labels="none", classes=["a"]), "classes", "none", "nothing would be numbered"),
     (source(split="train=1.5"), "split", "train=1.5", "more than all"),
     (source(split=0.9), "split", "0.9", "whose share?"),

@@ -42,7 +42,7 @@ def as_device(device: torch.device | str | None) -> torch.device:
     """Return the device of that name, an accelerator with its index; the CPU for None."""
     try:
         found = torch.device("cpu" if device is None else device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         known = "cpu, cuda, cuda:1, xpu or mps"
         raise OptionError(f"device: expected one that torch knows, such as {known}, got {device!r}") from None
     here = accelerator()
@@ -241,8 +241,8 @@ class Normalization:
                 f"normalize: expected (mean, std) of {channels} channels each, std above 0, got {normalize!r}"
             )
         self.dtype = torch.float32 if dtype is None else dtype
-        if not self.dtype.is_floating_point:
-            raise OptionError(f"dtype: expected a floating-point type, got {dtype}")
+        if not isinstance(self.dtype, torch.dtype) or not self.dtype.is_floating_point:
+            raise OptionError(f"dtype: expected a floating-point type, such as torch.float16, got {dtype!r}")
         computed = torch.float64 if self.dtype == torch.float64 else torch.float32
         self._scale = (1 / (255 * std)).to(device, computed).reshape(1, -1, 1, 1)
         self._offset = (-mean / std).to(device, computed).reshape(1, -1, 1, 1)

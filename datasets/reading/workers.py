@@ -75,6 +75,12 @@ def check_may_start() -> None:
         )
 
 
+def check_not_forked(owner: int) -> None:
+    """Raise LoaderError in a forked child of process `owner`, which would take its parent's batches."""
+    if owner != os.getpid():
+        raise LoaderError("this epoch began before the process was forked, and its parent reads it; begin another")
+
+
 class BatchRequest(NamedTuple):
     """A batch for a worker to read: the slot, the samples, and (seed, epoch, keys), which determine their crops."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,9 @@ def plan_derive(datasets: Sequence[str | os.PathLike[str]], options: DeriveOptio
         SourceError: the datasets cannot be combined.
         OptionError: the size is larger than that of a dataset.
     """
-    if isinstance(datasets, str | os.PathLike):
-        raise OptionError(f"datasets: expected a list of datasets, got {os.fspath(datasets)!r}")
+    if isinstance(datasets, str | os.PathLike) or not isinstance(datasets, Collection):
+        got = os.fspath(datasets) if isinstance(datasets, os.PathLike) else datasets
+        raise OptionError(f"datasets: expected a list of datasets, got {got!r}")
     check_type("options", options, DeriveOptions)
     if not datasets:
         raise SourceError("expected at least one dataset to derive from, got none")

@@ -397,7 +397,7 @@ def build_part(
         BuildError: the part is already running, or other parts were started with different options. Others as in
             build_dataset.
     """
-    check_kinds(options=options, run=run, samples=samples)
+    check_kinds(options=options, run=run, samples=samples, part=part)
     for name in ("update", "overwrite"):
         if getattr(run, name):
             raise OptionError(f"part: a build by parts cannot be combined with --{name}; leave one of them out")

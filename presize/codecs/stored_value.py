@@ -86,6 +86,8 @@ def decode_jpeg(
         ImageError: `data` is not a JPEG, is damaged, or has too many pixels.
         OptionError: `box` is not inside the image.
     """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise OptionError(f"data: expected bytes, got {data!r:.100}")
     if bytes(data[:2]) != b"\xff\xd8":
         raise ImageError("not a JPEG: it does not begin with FF D8")
     try:

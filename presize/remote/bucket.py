@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote_plus, urlencode
 from xml.etree import ElementTree
 
 from presize.errors import RemoteError
+from presize.options import check_type
 from presize.system.files import writing
 
 P = ParamSpec("P")
@@ -94,6 +95,7 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
+        check_type("url", url, str)
         scheme, separator, rest = url.partition("://")
         if scheme not in SCHEMES or not separator or not rest.strip("/") or not url.isprintable():
             known = ", ".join(f"{name}://" for name in SCHEMES)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from presize.errors import SourceError
-from presize.options import SampleOptions
+from presize.options import SampleOptions, check_type
 from presize.system.files import expanded, made_folder, reason_and_fix
 
 HUES = "red orange yellow lime green jade cyan azure blue violet magenta rose".split()
@@ -51,6 +51,7 @@ def make_samples(
     """Write a sample folder and return its number of files. `on_image` is called after each file. Raises SourceError if
     the folder is not empty, or cannot be written."""
     folder = Path(expanded(folder))
+    check_type("options", options, SampleOptions)
     try:
         if folder.exists() and any(folder.iterdir()):
             raise SourceError(f"{folder} is not empty; choose a new or empty folder")

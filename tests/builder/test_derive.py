@@ -516,6 +516,11 @@ def test_a_repair_without_a_source_says_to_derive_again(made: Made, tmp_path: Pa
     ]
 
 
+def test_datasets_of_another_type_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"^datasets: expected a list of datasets, got 5$"):
+        derive_dataset(5, tmp_path / "derived")  # type: ignore[arg-type]
+
+
 def test_one_dataset_has_to_be_in_a_list(dataset: Path, tmp_path: Path) -> None:
     for one in (dataset, str(dataset)):
         with pytest.raises(OptionError, match=rf"^datasets: expected a list of datasets, got '{dataset}'$"):

@@ -342,6 +342,11 @@ def test_a_size_is_checked_before_memory_is_allocated() -> None:
         presize.decode_jpeg(a_jpeg(), max_pixels=1000)
 
 
+def test_a_path_is_not_a_jpeg() -> None:
+    with pytest.raises(OptionError, match=r"^data: expected bytes, got 'photo\.jpg'$"):
+        presize.decode_jpeg("photo.jpg")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("box", [(0, 0, 62, 10), (-1, 0, 5, 5), (0, 80, 5, 5), (0, 0, 0, 5)])
 def test_a_box_must_be_inside_the_image(box: tuple[int, int, int, int]) -> None:
     with pytest.raises(OptionError, match="in 83 x 61 pixels"):

@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from batches import same
 from presize.datasets import LMDBDataset, RandomResizedCrop, collate
+from presize.errors import OptionError
 
 CROP = RandomResizedCrop(24)
 
@@ -46,5 +47,9 @@ def test_a_target_transform_leaves_the_images_unchanged(dataset: Path) -> None:
 def test_other_batches_are_collated_by_torch() -> None:
     assert collate([(1, 2.0), (3, 4.0)])[0].tolist() == [1, 3]
     assert collate([torch.zeros(1), torch.ones(1)][:1]).shape == (1, 1)
-    with pytest.raises(IndexError):
-        collate([])
+
+
+@pytest.mark.parametrize("samples", [[], (), None, 5])
+def test_a_batch_without_samples_is_refused(samples: Any) -> None:
+    with pytest.raises(OptionError, match=r"^samples: expected a list of at least one sample, got "):
+        collate(samples)

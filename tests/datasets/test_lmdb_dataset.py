@@ -163,9 +163,17 @@ def test_a_batch_has_its_samples_in_the_requested_order(
     assert LMDBDataset(squares, decode="bytes").__getitems__(indices) == [expected[i] for i in indices]
 
 
-@pytest.mark.parametrize("index", [1.0, "1", None, slice(0, 2)])
-def test_an_invalid_index_is_a_type_error(squares: Path, index: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        (1.0, "got 1.0"),
+        ("1", "got '1'"),
+        (None, "got None"),
+        (slice(0, 2), r"got slice\(0, 2, None\); for several samples use torch.utils.data.Subset"),
+    ],
+)
+def test_an_invalid_index_is_a_type_error(squares: Path, index: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=f"^index: expected a whole number, {said}$"):
         LMDBDataset(squares)[index]
 
 
@@ -252,6 +260,13 @@ def test_a_crop_comes_before_the_transform(squares: Path) -> None:
         ({"transform": 224}, "^transform: expected a function, got 224$"),
         ({"transform": 224, "fuse": True}, "^transform: expected a function, got 224$"),
         ({"target_transform": "int"}, "^target_transform: expected a function, got 'int'$"),
+        ({"target": 5}, "^target: expected a column, or a list or dict of columns, got 5$"),
+        ({"target": b"label"}, "^target: expected a column, or a list or dict of columns, got b'label'$"),
+        ({"target": ["label", 5]}, "^target: expected str, got 5$"),
+        ({"target": {"a": 5}}, "^target: expected str, got 5$"),
+        ({"multi_hot": 5}, "^multi_hot: expected a list of names, got 5$"),
+        ({"companions": "mask"}, "^companions: expected a list of names, got 'mask'$"),
+        ({"companions": 5}, "^companions: expected a list of names, got 5$"),
         ({"root": None}, "^expected a path or a URL, got None$"),
     ],
 )

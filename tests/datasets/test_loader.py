@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -24,7 +25,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 from batches import digest
 from presize.builder.run import build_dataset
 from presize.codecs.jpeg import decoder as jpeg_decoder
-from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomResizedCrop, make_loader
 from presize.errors import DatasetError, LoaderError, OptionError
 from presize.options import BuildOptions, ImageOptions, RunOptions, Size
 from presize.store.dataset import Dataset
@@ -346,6 +347,46 @@ def test_a_forked_child_reads_with_its_own_workers(dataset: Path) -> None:
             os._exit(0 if len(there) == 7 else 1)
     """
     assert run_python(script, dataset) == "7\n"
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads", "0", "make_loader"])
+def test_a_forked_child_cannot_continue_its_parents_epoch_and_begins_its_own(kind: str, dataset: Path) -> None:
+    script = """
+        import os, sys
+        from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, make_loader
+        from presize.errors import LoaderError
+        data, kind = LMDBDataset(sys.argv[1], crop=RandomResizedCrop(24), decode="tensor"), sys.argv[2]
+        if kind == "make_loader":
+            loader = make_loader(data, 8, num_workers=2)
+        else:
+            options = {"num_workers": 0} if kind == "0" else {"num_workers": 2, "mode": kind}
+            loader = Loader(data, 8, **options)
+        batches = iter(loader)
+        next(batches)
+        if child := os.fork():
+            assert os.waitpid(child, 0)[1] == 0
+            print(len(list(batches)), len(list(loader)))
+        else:
+            try:
+                next(batches)
+            except LoaderError as error:
+                assert str(error).startswith("this epoch began before the process was forked"), error
+                del batches
+                os._exit(0 if len(list(loader)) == 7 else 1)
+            os._exit(2)
+    """
+    assert run_python(script, dataset, kind) == "6 7\n"
+
+
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_pickled_loader_reads_its_own_epochs(load: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, crop=CROP, decode="tensor")
+    loader = load(data, 8, num_workers=2, shuffle=True, seed=5)
+    batches = iter(loader)
+    first = next(batches)[0]
+    copied = pickle.loads(pickle.dumps(loader))
+    copied.set_epoch(0)
+    assert torch.equal(next(iter(copied))[0], first) and len(list(batches)) == 6
 
 
 def test_workers_that_cannot_be_started_leave_none_behind(data: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,14 @@ def test_a_crop_of_background_has_empty_boxes(painted: Path) -> None:
         ({"target": ("bbox", "whole")}, "00.png has 1 in 'whole' and 0 in 'bbox'; leave one of them out"),
         ({"target": ("bbox",), "flip_pairs": [(0, 1)]}, "flip_pairs: target has no column of keypoints"),
         ({"target": "points", "flip_pairs": [(1, 2)]}, r"flip_pairs: \(1, 2\) are not two of the 2 points"),
+        (
+            {"target": "points", "flip_pairs": (0, 1)},
+            r"flip_pairs: expected pairs of keypoint numbers, .* got \(0, 1\)",
+        ),
+        (
+            {"target": "points", "flip_pairs": ["ab"]},
+            r"flip_pairs: expected pairs of keypoint numbers, .* got \['ab'\]",
+        ),
         ({"target": "bbox", "crop": [CenterCrop(8), CenterCrop(9)]}, "crop: boxes and keypoints move with one crop"),
     ],
 )
