@@ -41,7 +41,7 @@ class SampleList(list[Any]):
 
 
 def cpu_by_default() -> AbstractContextManager[Any]:
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def collate(samples: Sequence[Any]) -> Any:

@@ -738,6 +738,8 @@ class RunOptions:
         if not example and self.scheduler is not None:
             is_for = ", ".join(_SCHEDULERS)
             raise OptionError(f"scheduler: {backend} has no scheduler, got {self.scheduler!r}; it is for {is_for}")
+        if self.engine == "sequential" and self.jobs not in (None, 1):
+            raise OptionError(f"jobs: {backend} works in one process, got {self.jobs}; leave it out")
         if example and self.jobs is not None:
             raise OptionError(f"jobs: with {backend} the cluster decides how many tasks run at once, got {self.jobs}")
 

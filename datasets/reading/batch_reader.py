@@ -29,6 +29,7 @@ from presize.datasets.reading.regions import (
     Sampling,
     View,
     cut_region,
+    mask_channels,
     read_region,
     read_values,
     resizes_parts,
@@ -105,11 +106,12 @@ class BatchReader:
         self.views = len(self._views)
         is_exact = data.manifest.color == "exact"
         arrays = ArrayRows.of(data) if data.manifest.is_array else None
-        channels = arrays.shape if arrays else () if is_exact else (data.manifest.channels,)
+        channels = arrays.shape if arrays else mask_channels(data) if is_exact else (data.manifest.channels,)
         is_cropped = arrays is None or arrays.is_cropped
         sizes = [self._size() if crop is None else as_size(crop.size) for crop in self._views]
         self.shapes = [(*size, *channels) if is_cropped else channels for size in sizes]
-        """Shape of each view's images: (height, width, channels), for masks (height, width), for arrays their own."""
+        """Shape of each view's images: (height, width, channels); for masks that are not RGB, (height, width); for
+        arrays their own."""
         self._sides = np.array(sizes)
         is_jpeg = data.manifest.format == "jpeg"
         self._can_reduce = np.array([is_jpeg and crop is not None and not crop.exact for crop in self._views])

@@ -22,9 +22,10 @@ from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
-from presize.codecs.source_facts import unpack_facts
+from presize.codecs.source_facts import RGB_COLORS, unpack_facts
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.errors import OptionError
+from presize.formatting import plural
 from presize.options import MAX_PIXELS, Color, Format, Size
 
 Pixels = npt.NDArray[Any]
@@ -84,16 +85,26 @@ def read_region(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 
 def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], scale: int = 1) -> None:  # noqa: ARG001
-    """Read like read_region, but one view (height, width) of a companion of numbers, by nearest neighbour."""
+    """Read like read_region, but one view of a mask, by nearest neighbour: (height, width) or (height, width, 3)."""
     (view,) = views
     values = decode_value(memoryview(region.data), region.format, "exact", shape, _limit(shape))
-    if values.ndim > 2:
-        raise ValueError(
-            f"it has {values.shape[2]} channels and cannot be cropped as a mask; build it with another --pair-filter"
-        )
+    if values.shape[2:] != view.out.shape[2:]:
+        raise ValueError(f"it has shape {values.shape}, which differs from the index")
     if values.itemsize > view.out.itemsize:
         raise ValueError(f"it has {values.itemsize * 8} bits, but the manifest says {view.out.itemsize * 8}")
     nearest(values, view, shape, view.out)
+
+
+def mask_channels(data: Any) -> tuple[int, ...]:
+    """Return (3,) if all masks of a companion are RGB, and () if each has one channel. Raises OptionError otherwise."""
+    is_rgb = np.isin(unpack_facts(data.numbers("source_facts"), "colors"), RGB_COLORS)
+    if is_rgb.any() and not is_rgb.all():
+        raise OptionError(
+            f"companions: {is_rgb.sum():,} of {plural(len(is_rgb), 'mask')} of {data.companion_name!r} in {data.root} "
+            "are RGB, the others have one channel, and they cannot be stacked; read without a crop, or name the "
+            "companions to read: companions=(...)"
+        )
+    return (3,) if is_rgb.any() else ()
 
 
 def nearest(values: Pixels, view: View, shape: tuple[int, int], out: Pixels) -> None:

@@ -195,7 +195,7 @@ class StoredImage(Image.Image):
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
         late = self._late
-        if late is None:
+        if late is None or isinstance(box, np.ndarray):
             return super().crop(box)
         if box is None or box == (0, 0, *self.size):
             return self.copy()

@@ -20,6 +20,8 @@ Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
 Process = Literal["none", "baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 
 COLORS: Final[tuple[str, ...]] = get_args(Colors)
+RGB_COLORS: Final = (COLORS.index("RGB"), COLORS.index("CMYK"))
+"""Colors of images that are stored in three channels with the filter nearest."""
 PROCESSES: Final[tuple[str, ...]] = get_args(Process)
 
 FIELDS: Final = {

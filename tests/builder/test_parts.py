@@ -122,10 +122,10 @@ REFUSED: list[tuple[Options, str]] = [
     ({"options": replace(FIVES, image=ImageOptions(sizes=(Size(64, 64),), quality=80))}, "quality was 90, is 80"),
     (
         {"options": replace(FIVES, shard_samples=6)},
-        "with other options.*shard_samples was 5, is 6.*give all of them the",
+        "with different options.*shard_samples was 5, is 6.*give all of them the",
     ),
-    ({"source": "other"}, r"another SRC .*photos', not '.*other'"),
-    ({"samples": SourceOptions(labels="none")}, r"another --labels \(None, not 'none'\)"),
+    ({"source": "other"}, r"a different SRC .*photos', not '.*other'"),
+    ({"samples": SourceOptions(labels="none")}, r"a different --labels \(None, not 'none'\)"),
     ({"part": BuildPart(1, 3)}, "is being built in 2 parts, not 3"),
 ]
 

@@ -198,7 +198,7 @@ def test_nothing_is_fused_of_several_views_of_an_image_with_companions(pairs: Pa
     assert all(map(torch.equal, ours[0], theirs[0])) and np.array_equal(ours[1], theirs[1])
 
 
-def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Path, tmp_path: Path) -> None:
+def test_rgb_masks_are_cropped_like_others(pairs: Path, tmp_path: Path) -> None:
     options = replace(
         BuildOptions(ImageOptions(sizes=(Size(64, 64),))), companions=(Companion("copy", "again/{dir}/{name}"),)
     )
@@ -207,5 +207,21 @@ def test_a_companion_in_three_channels_is_read_whole_but_not_as_a_mask(pairs: Pa
     )
     (_, copy), _ = LMDBDataset(tmp_path / "out", decode="tensor")[0]
     assert copy.shape == (3, 64, 106)
-    with pytest.raises(DatasetError, match="it has 3 channels and cannot be cropped as a mask"):
-        LMDBDataset(tmp_path / "out", crop=CenterCrop(8))[0]
+    (_, part), _ = LMDBDataset(tmp_path / "out", crop=CenterCrop(8), flip=1.0, decode="tensor")[0]
+    assert torch.equal(part, copy[:, 28:36, 49:57].flip(2))
+    (images, masks), _ = next(iter(Loader(LMDBDataset(tmp_path / "out"), 2, crop=CenterCrop(8), num_workers=0)))
+    assert images.shape == masks.shape == (2, 3, 8, 8) and torch.equal(masks[0], copy[:, 28:36, 49:57])
+
+
+def test_grey_masks_among_rgb_masks_are_warned_of_and_refused_with_a_crop(tmp_path: Path) -> None:
+    for name, mode in (("a", "L"), ("b", "RGB"), ("c", "L")):
+        for folder in ("raw", "raw/masks"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            Image.new(mode, (40, 40), 7 if mode == "L" else (7, 8, 9)).save(tmp_path / folder / f"{name}.png")
+    options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), companions=(Companion("mask", "masks/{name}"),))
+    with pytest.warns(PresizeWarning, match="mask: 1 of 3 masks are RGB, the others have one channel"):
+        build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(labels="none"))
+    _, mask = LMDBDataset(tmp_path / "out", decode="numpy")[1]
+    assert mask.shape == (32, 32, 3)
+    with pytest.raises(OptionError, match="companions: 1 of 3 masks of 'mask'"):
+        LMDBDataset(tmp_path / "out", crop=CenterCrop(8))
