@@ -74,8 +74,8 @@ _BATCH_BYTES = 256 * 3 * 224 * 224 * 4
 # A process with torch takes about 0.3 GB, and there are several processes, each with batches.
 _LITTLE_MEMORY_BYTES = 2_000_000_000
 _OPEN_FILES = 1024  # Linux's own soft limit
-# Images/s that a fast core reads and decodes: 256 px JPEGs from LMDB; files with torchvision. An Intel Xeon reads 4,000,
-# 570 of 256 px, and 280 of 110 kB (benchmarks/reading/results/read.csv, 2026-11-28).
+# Images/s that a fast core reads and decodes: 256 px JPEGs from LMDB; files with torchvision. An Intel Xeon reads
+# 4,000, 570 of 256 px, and 280 of 110 kB (benchmarks/reading/results/read.csv, 2026-11-28).
 _CORE_IMAGES_PER_S = 5000
 _CORE_FILES_PER_S, _CORE_FILE_BYTES_PER_S = 700, 40e6
 _MOST_READERS = 16  # enough to keep any disk busy; with more, Python would be the limit
