@@ -150,8 +150,9 @@ def check_type(name: str, value: object, kind: type) -> None:
 
 
 def check_list(name: str, values: object, expected: str = "a list of names") -> None:
-    """Raise OptionError unless `values` are several texts: one text would count as a list of its letters."""
-    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+    """Raise OptionError unless `values` are texts in an order: a text would be a list of its letters, and a set has a
+    different order in each process."""
+    if isinstance(values, str | bytes | set | frozenset) or not isinstance(values, Collection):
         raise OptionError(f"{name}: expected {expected}, got {values!r}")
     for value in values:
         check_type(name, value, str)

@@ -775,7 +775,8 @@ class DeriveOptions:
                 raise OptionError("size: expected N or WxH, got keep; without --size images keep their size")
             object.__setattr__(self, "size", _checked("size", self.size))
         if self.only is not None:
-            check_list("only", self.only, paths := "a list of paths, at least one")
+            in_any_order = [*self.only] if isinstance(self.only, set | frozenset) else self.only
+            check_list("only", in_any_order, paths := "a list of paths, at least one")
             if len(self.only) == 0:
                 raise OptionError(f"only: expected {paths}, got {self.only!r}")
         if self.classes is not None:

@@ -22,7 +22,7 @@ from presize.codecs.jpeg.tiles import cut_jpeg
 from presize.codecs.pillow_resize import Filter, Whole, installed_order, is_available, resize_as_installed
 from presize.codecs.resize import Box as ResizeBox
 from presize.codecs.resize import Target, resize
-from presize.codecs.source_facts import RGB_COLORS, unpack_facts
+from presize.codecs.source_facts import are_rgb, unpack_facts
 from presize.codecs.stored_value import check_shape, decode_value
 from presize.errors import OptionError
 from presize.formatting import plural
@@ -97,7 +97,7 @@ def read_values(views: Sequence[View], region: Region, shape: tuple[int, int], s
 
 def mask_channels(data: Any) -> tuple[int, ...]:
     """Return (3,) if all masks of a companion are RGB, and () if each has one channel. Raises OptionError otherwise."""
-    is_rgb = np.isin(unpack_facts(data.numbers("source_facts"), "colors"), RGB_COLORS)
+    is_rgb = are_rgb(data.numbers("source_facts"))
     if is_rgb.any() and not is_rgb.all():
         raise OptionError(
             f"companions: {is_rgb.sum():,} of {plural(len(is_rgb), 'mask')} of {data.companion_name!r} in {data.root} "

@@ -282,8 +282,8 @@ def normalized(
         return reader, None
     if reader.deep:
         raise OptionError(
-            f"normalize: expected images of 8 bits, but those of {reader.data.root} have 16; leave normalize= out, and "
-            "normalize the batches"
+            f"normalize: works only with 8-bit images, and those of {reader.data.root} have 16 bits; normalize the "
+            "batches instead"
         )
     normalization = Normalization(normalize, dtype, reader.shapes[0][2], device)
     if device.type != "cpu":

@@ -19,7 +19,7 @@ from presize.builder.plan import Plan
 from presize.builder.shard_table import Rejected
 from presize.builder.tasks import staging
 from presize.builder.work import BuildWork
-from presize.codecs.source_facts import RGB_COLORS, unpack_facts
+from presize.codecs.source_facts import are_rgb, unpack_facts
 from presize.errors import BuildError, warn
 from presize.formatting import plural
 from presize.options import Companion, Size, Stream
@@ -184,15 +184,13 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
                 "unchanged, because the shape does not begin with the height and width of the upright image; the "
                 "others are resized with their image"
             )
-    is_rgb = np.isin(unpack_facts(columns["source_facts"], "colors"), RGB_COLORS)
-    if companion.is_exact and not companion.is_array and is_rgb.any() and not is_rgb.all():
+    is_mask, is_rgb = companion.is_exact and not companion.is_array, are_rgb(columns["source_facts"])
+    if is_mask and is_rgb.any() and not is_rgb.all():
         warn(
             f"{companion.name}: {int(is_rgb.sum()):,} of {plural(len(is_rgb), 'mask')} are RGB, the others have one "
             "channel; they can be read together only without a crop"
         )
-    is_deep = (
-        companion.is_exact and not companion.is_array and bool(unpack_facts(columns["source_facts"], "deep").any())
-    )
+    is_deep = is_mask and bool(unpack_facts(columns["source_facts"], "deep").any())
     return CompanionFiles(
         name=companion.name,
         format=companion.format,

@@ -20,8 +20,6 @@ Colors = Literal["unknown", "grey", "RGB", "palette", "CMYK", "LAB"]
 Process = Literal["none", "baseline", "extended", "progressive", "lossless", "arithmetic", "hierarchical"]
 
 COLORS: Final[tuple[str, ...]] = get_args(Colors)
-RGB_COLORS: Final = (COLORS.index("RGB"), COLORS.index("CMYK"))
-"""Colors of images that are stored in three channels with the filter nearest."""
 PROCESSES: Final[tuple[str, ...]] = get_args(Process)
 
 FIELDS: Final = {
@@ -79,6 +77,11 @@ def unpack_facts(packed: npt.NDArray[Any], field: str) -> npt.NDArray[np.int64]:
     """Unpack the values of one field: indices into KINDS, COLORS or PROCESSES, 0 and 1, or plain numbers."""
     shift, mask = FIELDS[field]
     return packed.astype(np.int64) >> shift & mask
+
+
+def are_rgb(packed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which images the filter nearest stores in three channels."""
+    return np.isin(unpack_facts(packed, "colors"), (COLORS.index("RGB"), COLORS.index("CMYK")))
 
 
 class Losses(NamedTuple):

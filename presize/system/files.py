@@ -19,7 +19,7 @@ from presize.errors import BuildError, DatasetError, OptionError
 
 RESUME = "finished work is kept; run again to resume"
 AGAIN = "run again"
-"""What to do after a failed write if nothing is kept, or a second run does not use what is kept."""
+"""Fixes after a failed write: RESUME if a second run continues the first, AGAIN if it starts over."""
 
 
 def is_url(name: str | os.PathLike[str]) -> bool:

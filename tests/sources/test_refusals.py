@@ -132,6 +132,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
      r"2 class folders are not in the class list of 1 name, such as 'ant'; the first is 'be\ne'", "no such class"),
     (files("1.jpg"), {"classes": ["ant"]}, "--classes needs class folders", "a flat folder"),
     (files("a/1"), {"classes": "classes.txt"}, "expected a list of names, got 'classes.txt'", "a file is not a list"),
+    (files("a/1"), {"classes": {"a"}}, "classes: expected a list of names, got {'a'}", "a set has no order"),
     (files("a/1"), {"classes": ["a", "b", "a"]}, "classes: expected each name once, got 'a' 2 times", "which?"),
     (files("a/1"), {"classes": ["a", ""]}, "'' is not the name of a class", "a folder has a name"),
     (files("1.jpg"), {"split": "folders"}, "--split folders: source ... has no folders; expected one for each", ""),
