@@ -614,8 +614,8 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """Limit on the rejected images of a build: at most `count`, from 0, or a `share` of all samples, from 0 to 1.
-    Without either, any number is allowed."""
+    """Limit on the rejected and unreadable images of a build: at most `count`, from 0, or a `share` of all samples,
+    from 0 to 1. Without either, any number is allowed."""
 
     count: int | None = None
     share: Fraction | float | None = None

@@ -48,7 +48,7 @@ from presize.system.locks import NoLocksError, file_lock, is_alone
 
 
 class TooManyRejectsError(BuildError):
-    """More images were rejected than the error budget allows."""
+    """More images were rejected or unreadable than the error budget allows."""
 
 
 _LOCK = ".presize.lock"

@@ -387,7 +387,7 @@ def build_part(
 
     Args:
         source, out, options, run, samples: as in build_dataset. `options` and `samples` have to be the same for all
-            parts; an error budget counts the rejects of this part.
+            parts; an error budget counts the rejected and unreadable images of this part.
         part: the number of the part, and the number of parts.
         on_plan: called with the number of files in this part.
         on_shard: called with each finished shard, first with those of an earlier run.

@@ -187,7 +187,7 @@ class BuildWork:
 
 def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
     """Raise ImageError or TooManyRejectsError if more images are rejected than `run` allows."""
-    were = plural(rejected, "image was", "images were") + " rejected"
+    were = plural(rejected, "image was", "images were") + " rejected or unreadable"
     if rejected and run.on_error == "fail":
         raise ImageError(f"{were} before this run; run again with --overwrite to retry")
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):

@@ -65,7 +65,7 @@ def fetch_dataset(
     """Copy the dataset at `url` to the folder `out`. The copy becomes a dataset once it is complete.
 
     Another call resumes an incomplete copy at the byte where it stopped. In a complete copy, it fetches files that are
-    missing or have the wrong size; presize verify compares their content.
+    missing or have the wrong size; presize verify also checks the contents of files.
 
     Args:
         url: URL of the folder with manifest.json: s3://BUCKET/PATH, http(s)://HOST/PATH, gs:// or az:// (see Bucket).
@@ -99,7 +99,7 @@ def fetch_dataset(
             files.remove(manifest.report)
         missing = sum(file.bytes - size_of(part_of(out / file.file)) for file in files)
         if missing > (free := shutil.disk_usage(out).free):
-            needs = f"needs {size_text(missing)}; make room, or choose another"
+            needs = f"needs {size_text(missing)}; make room, or choose another folder"
             raise BuildError(f"{out} has {size_text(free)} free and {needs}")
         on_plan(missing)
         connections.all_of(lambda file: download_file(bucket, file, out / file.file, connections.passed), files)

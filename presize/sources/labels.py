@@ -29,7 +29,7 @@ from presize.store.manifest import read_manifest
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
 """Names of folders and files that are probably splits."""
 
-READABLE = "expected a readable file, by its absolute path or its path from the current folder"
+READABLE = "expected a readable file: an absolute path, or one relative to the current folder"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 

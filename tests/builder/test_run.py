@@ -479,7 +479,7 @@ def test_the_error_budget_includes_earlier_runs(finished: bool, build: Builder) 
         build.stopped(4)
     with pytest.raises(BuildError, match="--max-errors 0"):
         build(run=replace(SERIAL, max_errors=ErrorBudget(count=0)))
-    with pytest.raises(ImageError, match="1 image was rejected before this run"):
+    with pytest.raises(ImageError, match="1 image was rejected or unreadable before this run"):
         build(run=replace(SERIAL, on_error="fail"))
 
 

@@ -57,7 +57,7 @@ def test_a_class_list_has_a_name_per_line(content: bytes, names: tuple[str, ...]
 @pytest.mark.parametrize(
     ("content", "message", "reason"),
     [
-        (None, "No such file or directory; expected a readable file, by its absolute path or", "missing"),
+        (None, "No such file or directory; expected a readable file: an absolute path, or", "missing"),
         (b"", "expected at least one name, got none", "empty"),
         (b"\n\n", "expected at least one name, got none", "blank lines"),
         (b"dog\ncat\ndog\n", "'dog' 2 times", "which of the two numbers?"),
