@@ -74,8 +74,8 @@ class _Shown:
 class RandomResizedCrop(_Shown):
     """A box of random area and aspect ratio, resized to `size`, like torchvision's transform of that name.
 
-    Unless `exact`, a box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its edges are then rounded
-    down to multiples of 2, 4 or 8.
+    Unless `exact`, a box of at least 2, 4 or 8 times `size` is decoded at 1/2, 1/4 or 1/8; its position and size
+    are then rounded down to multiples of 2, 4 or 8.
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
@@ -171,8 +171,9 @@ class CenterCrop(_Exact):
 
     Attributes:
         size: N for a square, or Size(height, width), each from 1 to 16383 pixels.
-        resize: length in pixels to which the shorter side is resized before the crop, as by torchvision's Resize: from
-            the longer side of `size` to 16383. None crops stored images, which must be at least as large as `size`.
+        resize: length in pixels to which the shorter side is resized before the crop, as by torchvision's Resize. It is
+            at least the longer side of `size`, and at most 16383. None crops stored images, which must be at least as
+            large as `size`.
         interpolation: the resize filter, as in RandomResizedCrop but not "random".
     """
 

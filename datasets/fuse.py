@@ -63,7 +63,7 @@ class Fused:
         flip: the probability of a horizontal flip.
         normalize: (mean, std) of each channel, in units of 0 to 1; None leaves uint8.
         rest: the transform to call with each image afterwards; None if nothing is left.
-        decode: type of the image that `rest` gets, or without it the result: "pil" or "tensor".
+        decode: type of the image that `rest` gets, or of the result if nothing is left: "pil" or "tensor".
         taken: the transforms that were taken over.
         stays: the transforms that were not.
         reason: why the first of `stays` was not taken over; empty if all were.

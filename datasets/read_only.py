@@ -201,8 +201,8 @@ class ImageFolderNames:
 
 
 def position(index: SupportsIndex, length: int, of: str = "") -> int:
-    """Return the `index` into a list as a number from 0. Raises IndexError if it is out of range, TypeError if it is no
-    whole number."""
+    """Return the `index` into a list as a number from 0. Raises IndexError if it is out of range, TypeError if it is
+    not a whole number."""
     try:
         i = operator.index(index)
     except TypeError:

@@ -87,7 +87,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     Attributes:
         order: the order, with its seed once that is chosen.
-        epoch, start: the epoch that began last, or while `begun` is False the next one; and its first global position.
+        epoch: the epoch that began last; while `begun` is False, the next one.
+        start: the first global position of `epoch`.
         begun: True once `epoch` has begun; False after set_epoch() and load_state_dict().
 
     Raises:

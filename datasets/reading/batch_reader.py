@@ -41,7 +41,7 @@ from presize.store.dataset import Dataset
 
 _CUT_AT_A_TIME = 64
 """JPEGs to cut to their regions before libjpeg-turbo decodes the first, so that the code of each step stays in the CPU
-caches: 5 to 10 % faster than one by one (2026-11-21, AMD EPYC)."""
+caches: 5 to 10% faster than one by one (2026-11-21, AMD EPYC)."""
 
 _TILE = (16, 64)
 """(height, width) in pixels of the tiles of most images: about the excess that is decoded around a box."""

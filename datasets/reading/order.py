@@ -262,7 +262,7 @@ def _weights(weights: npt.ArrayLike) -> npt.NDArray[np.float64]:
         first = int(wrong.argmax())
         raise OptionError(f"weights: expected finite numbers of 0 or more, got {shares[first]} for sample {first}")
     if not shares.any():
-        raise OptionError(f"weights: expected at least one above 0, got {len(shares)} of 0")
+        raise OptionError("weights: expected at least one above 0, got only zeros")
     return shares
 
 
@@ -313,7 +313,7 @@ class ShardShuffled:
 
     Quality: a build assigns samples to shards at random, so that a group is a fair sample of the whole. Batches of one
     group share its composition: the share p of a class has a standard deviation of sqrt(p (1 - p) / M) in a group of M
-    samples (0.06 % for p = 0.1 and M = 262,144). In every epoch, the samples of a shard are in one group together.
+    samples (0.06% for p = 0.1 and M = 262,144). In every epoch, the samples of a shard are in one group together.
 
     Hosts: with `by_host` each host reads consecutive shards of the epoch's order, with as many samples as its ranks
     have positions. A shard at a boundary is divided at random and read by both hosts. A state can be resumed only with

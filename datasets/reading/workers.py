@@ -78,7 +78,7 @@ def check_may_start() -> None:
 def check_not_forked(owner: int) -> None:
     """Raise LoaderError in a forked child of process `owner`, which would take its parent's batches."""
     if owner != os.getpid():
-        raise LoaderError("this epoch began before the process was forked, and its parent reads it; begin another")
+        raise LoaderError("this epoch began before the process was forked and belongs to its parent; begin another")
 
 
 class BatchRequest(NamedTuple):

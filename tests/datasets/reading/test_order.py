@@ -380,7 +380,7 @@ def test_classes_are_drawn_equally_often_and_so_are_the_samples_of_a_class() -> 
         (lambda: Weighted([1, -0.5]), "weights: expected finite numbers of 0 or more, got -0.5 for sample 1"),
         (lambda: Weighted([1, 1, math.nan]), "weights: expected finite .* got nan for sample 2"),
         (lambda: Weighted([math.inf]), "weights: expected finite .* got inf for sample 0"),
-        (lambda: Weighted([0, 0]), "weights: expected at least one above 0, got 2 of 0"),
+        (lambda: Weighted([0, 0]), "weights: expected at least one above 0, got only zeros"),
         (lambda: Weighted([1], length=-1), "length: expected a whole number from 0"),
         (lambda: class_balanced([]), "targets: expected one whole number per sample, got none"),
         (lambda: class_balanced(np.zeros(0, int)), "targets: expected one whole number per sample, got none"),
