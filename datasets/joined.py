@@ -66,7 +66,8 @@ class JoinedData:
         if name not in self._numbers:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
-                columns = [column + first for column, first in zip(columns, self._first_shards(), strict=False)]
+                firsts = self._first_shards()  # int64, also the result, whichever NumPy adds them
+                columns = [np.add(column, first, dtype=np.int64) for column, first in zip(columns, firsts, strict=False)]
             joined = np.concatenate(columns)
             joined.flags.writeable = False
             self._numbers[name] = joined

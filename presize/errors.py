@@ -48,7 +48,8 @@ class RemoteError(PresizeError):
 
 
 class LoaderError(PresizeError):
-    """A loader cannot continue: a worker process died, or failed because of a bug in presize."""
+    """A loader cannot start or continue: a worker process died or did not answer in time, memory ran out, or presize
+    has a bug."""
 
 
 class BenchError(PresizeError):
