@@ -54,7 +54,7 @@ def test_without_cuda_it_prints_what_it_found_and_touches_nothing(tmp_path: Path
         (("--device", "cpu", "--out", "/proc/none"), "--out: /proc/none cannot be written to"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_use_is_a_one_line_error(arguments: tuple[str, ...], words: str) -> None:
     ran = run(*arguments)
     assert ran.returncode == 2
     assert ran.stderr.endswith(f"gpu.sh: error: {words}\n")

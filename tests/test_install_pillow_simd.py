@@ -36,7 +36,7 @@ def test_an_environment_that_it_did_not_create_is_never_touched(tmp_path: Path) 
         (("--help",), "expected a folder, got --help"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_use_is_a_one_line_error(arguments: tuple[str, ...], words: str) -> None:
     ran = run(*arguments)
     assert ran.returncode == 2
     assert words in ran.stderr

@@ -82,7 +82,7 @@ def diagnose(
         step: Function that trains on a batch from the loader: it copies the batch to the device, computes and updates.
             It really trains. It may return before the device is done.
         seconds: Time for the whole diagnosis, above 0. At least one round is run. After three rounds it ends early
-            once each figure that matters is known to 10 %.
+            once each figure that matters is known to 10%.
         device: Device that `step` computes on; None for an accelerator if there is one.
         alternatives: Other loaders that `step` can train on, with batches of about the same size, keyed by the advice
             to use them ("Read the LMDB dataset"). The advice says how much faster training was with each.

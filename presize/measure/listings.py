@@ -157,8 +157,7 @@ def _places(listing: Listing, asked: pa.Array, first: Listing) -> Numbers:
     lost = [path for path in missing if listing.rejected.isdisjoint([path, *map(str, PurePosixPath(path).parents)])]
     if len(lost) == len(asked):
         raise BenchError(
-            f"{listing.root} was not built from {first.root}: it has none of the {len(asked)} samples, such as "
-            f"{lost[0]}"
+            f"{listing.root} was not built from {first.root}: it lacks all {len(asked)} samples, such as {lost[0]}"
         )
     if lost:
         raise BenchError(

@@ -243,7 +243,7 @@ def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
     trains = "" if kind.model == "none" else f"{MODEL_WORDS[kind.model]} trains "
     if len(variants) == 1:
         rate = f"{rate_text(first.images_per_s.median)} images/s"
-        return f"{trains}on {rate} from {names[0]}" if trains else f"{names[0]} reads {rate}"
+        return f"{trains}at {rate} from {names[0]}" if trains else f"{names[0]} reads {rate}"
     if fastest.images_per_s.min <= first.images_per_s.max:
         return f"{trains}no faster than from {names[0]}" if trains else f"nothing reads faster than {names[0]}"
     gain = f"{factor_text(fastest.speedup)} times as fast"

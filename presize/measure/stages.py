@@ -59,10 +59,10 @@ class Spread:
         return cls(median(values), min(values), max(values), len(values))
 
 
-# Student's t for 90 %, two-sided, by degrees of freedom from 1; 1.8 for more.
+# Student's t for 90%, two-sided, by degrees of freedom from 1; 1.8 for more.
 _T90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.90, 1.86, 1.83)
 UNKNOWN_ERROR = 0.25  # of a figure that was measured once
-# A measurement and another run each vary by a standard error; 90 % of pairs differ by less than this many.
+# A measurement and another run each vary by a standard error; 90% of pairs differ by less than this many.
 _BOTH = 1.64 * math.sqrt(2)
 _LEAST_ERROR = 0.02  # difference between runs of one program, minutes apart
 VAGUE: Final = 0.30  # a figure with a larger error is printed as a range
@@ -70,7 +70,7 @@ VAGUE: Final = 0.30  # a figure with a larger error is printed as a range
 
 @dataclass(frozen=True)
 class Interval:
-    """A rate or a factor from several rounds: their geometric mean, and the error of another run, as a share. 90 % of
+    """A rate or a factor from several rounds: their geometric mean, and the error of another run, as a share. 90% of
     further rounds lie between `low` and `high`: a prediction interval by Student's t. The error is never below what the
     spread within rounds implies, because all rounds may have seen the same samples."""
 
@@ -95,7 +95,7 @@ class Interval:
 
 
 def noise_of(groups: Iterable[Sequence[float]]) -> float:
-    """Return how far a value may lie from the mean of its group, as a share, in 90 % of cases: from the spread of all
+    """Return how far a value may lie from the mean of its group, as a share, in 90% of cases: from the spread of all
     groups together. The spread of one group of three values is too small by chance too often. 0 if no group has two
     values."""
     logs = [[math.log(value) for value in group] for group in groups]

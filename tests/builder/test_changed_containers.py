@@ -386,7 +386,7 @@ def test_parts_on_other_hosts_compare_sizes_and_times(change: str, tmp_path: Pat
 # Other readers
 
 
-def test_an_estimate_an_update_and_a_repair_stop(tmp_path: Path) -> None:
+def test_a_changed_container_stops_an_estimate_an_update_and_a_repair(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
     swap.options = replace(OPTIONS, checksum=True)
     swap()
@@ -399,7 +399,7 @@ def test_an_estimate_an_update_and_a_repair_stop(tmp_path: Path) -> None:
         repair_dataset(swap.source, swap.out, on_begin=once(lambda: os.utime(swap.path)))
 
 
-def test_one_container_of_several_in_folders_stops_the_build(tmp_path: Path) -> None:
+def test_one_changed_container_of_several_in_folders_stops_the_build(tmp_path: Path) -> None:
     swap = Swap(tmp_path, "tar")
     for name in ("b.tar", "folder/c.tar"):
         write_container(swap.source / name, [1, 2])

@@ -175,7 +175,7 @@ def test_on_error_fail_names_a_crashing_image(build: Builder, crash: Crash) -> N
     assert str(caught.value) == "a/2.jpg: the process that decoded it died, twice (SIGSEGV)"
 
 
-def test_sequentially_a_lack_of_memory_is_one_line_that_names_the_image(
+def test_sequentially_a_lack_of_memory_is_a_one_line_error_that_names_the_image(
     build: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def out_of_memory(*_: object) -> None:
@@ -207,7 +207,7 @@ def test_a_dry_run_reports_that_a_decoder_died(presize: Callable[..., Ran], buil
     assert ran.err.startswith("presize: error: --dry-run: a decoder crashed (SIGSEGV) on one of the files")
 
 
-def test_workers_that_cannot_start_are_one_line(
+def test_workers_that_cannot_start_are_one_line_errors(
     build: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site").mkdir()

@@ -236,7 +236,7 @@ def test_a_listing_holds_rejects(build: Builder, tmp_path: Path) -> None:
         assert read is not None and list(read.source.rejects) == some
 
 
-def test_a_damaged_listing_is_one_line(build: Builder) -> None:
+def test_a_damaged_listing_is_a_one_line_error(build: Builder) -> None:
     part(build, 1, 2)
     (build.out / LISTING).write_bytes(b"ARROW1\0\0 and no more")
     with pytest.raises(BuildError, match=r"listing\.arrow is damaged; remove it, and run the parts again"):
@@ -276,7 +276,7 @@ def test_the_command_names_missing_parts_and_the_publishing_command(
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/4", "4", "1/0", "a/b", "1/1000000", "-1/3"])
-def test_an_invalid_part_is_one_line(text: str) -> None:
+def test_an_invalid_part_is_a_one_line_error(text: str) -> None:
     assert str(BuildPart.parse(" 3/8 ")) == "3/8"
     with pytest.raises(OptionError, match=f"part: expected I/N, part I of N, from 1/N to N/N, got '{text}'"):
         BuildPart.parse(text)

@@ -152,7 +152,9 @@ def test_a_build_uses_no_shared_memory_that_could_outlive_it(photos: Path, tmp_p
     assert used == set()
 
 
-def test_a_container_with_few_processes_is_one_line_and_the_build_can_be_resumed(photos: Path, tmp_path: Path) -> None:
+def test_a_container_with_few_processes_is_a_one_line_error_and_the_build_can_be_resumed(
+    photos: Path, tmp_path: Path
+) -> None:
     with pids_group() as group:
         (group / "pids.max").write_text("9")
         enter = lambda: (group / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731

@@ -116,7 +116,7 @@ SLOW = {"two sizes", "a folder", "an LMDB"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] if k in SLOW else []) for k in KINDS])
-def test_worker_processes_that_continue_the_work_of_another_process(
+def test_worker_processes_that_continue_the_work_of_another_process_write_the_same_bytes(
     kind: str, builder_of: Callable[[str], Builder]
 ) -> None:
     build = builder_of(kind)
@@ -130,7 +130,7 @@ def test_worker_processes_that_continue_the_work_of_another_process(
     ("kind", "parts", "at_once"),
     [("class folders", 1, 1), ("class folders", 5, 1), ("class folders", 4, 4), *((kind, 2, 1) for kind in KINDS)],
 )
-def test_parts_even_if_they_outnumber_the_shards(
+def test_parts_write_the_same_bytes_even_if_they_outnumber_the_shards(
     kind: str, parts: int, at_once: int, builder_of: Callable[[str], Builder]
 ) -> None:
     build, out = builder_of(kind), f"{parts} parts, {at_once} at once"
@@ -145,7 +145,9 @@ def test_parts_even_if_they_outnumber_the_shards(
     assert build.files(out) == build.files("whole")
 
 
-def test_a_source_that_is_read_ahead(builder_of: Callable[[str], Builder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_is_read_ahead_gives_the_same_bytes(
+    builder_of: Callable[[str], Builder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     build, read, readers = builder_of("no labels"), SourceReader.read, set[str]()
     one_shard = replace(SMALL, shard_samples=12)
     build("in turn", one_shard)
@@ -161,7 +163,7 @@ def test_a_source_that_is_read_ahead(builder_of: Callable[[str], Builder], monke
     assert build.files("ahead") == build.files("in turn")
 
 
-def test_another_time_and_place(builder_of: Callable[[str], Builder], tmp_path: Path) -> None:
+def test_another_time_and_place_give_the_same_bytes(builder_of: Callable[[str], Builder], tmp_path: Path) -> None:
     build = builder_of("class folders")
     copy = shutil.copytree(build.source, tmp_path / "deeper" / "photos")  # keeps modification times
     Builder(copy, build.options, run=REPORTED)("out")

@@ -91,7 +91,7 @@ PHOTO = ["photo.jpg"]
         (PHOTO, "", "keep", [], ["not enlarged", NO_SPACE]),
     ],
 )
-def test_build_reports_each_likely_mistake_in_a_line(
+def test_build_reports_each_likely_mistake_in_one_line(
     images: list[str], options: str, size: object, said: list[str], unsaid: list[str], build: Build
 ) -> None:
     for image in images:
@@ -446,7 +446,7 @@ def test_the_version_is_printed(option: str, presize: Callable[..., Ran]) -> Non
     ],
 )
 @pytest.mark.filterwarnings("always::presize.errors.PresizeWarning")
-def test_implausible_options_are_one_line(
+def test_implausible_options_are_one_line_errors(
     options: str, words: str, presize: Callable[..., Ran], raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("presize.cli.group.usable_cores", lambda: 2)
@@ -476,7 +476,7 @@ FULL = "presize: error: cannot print: No space left on device\n"
 
 
 @pytest.mark.parametrize("options", ["info", "info --json", "verify"])
-def test_a_full_output_device_is_one_line(
+def test_a_full_output_device_is_a_one_line_error(
     options: str, presize: Callable[..., Ran], dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))  # print_text closes it

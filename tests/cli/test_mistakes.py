@@ -181,7 +181,7 @@ def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("line", "code", "words"), MISTAKES, ids=[line for line, *_ in MISTAKES])
-def test_a_mistake_is_one_clear_line(
+def test_a_mistake_is_a_clear_one_line_error(
     line: str, code: int, words: str, presize: Callable[..., Ran], places: dict[str, Path]
 ) -> None:
     args = [re.sub(r"^(RAW|DATASET)\b", lambda found: str(places[found[1]]), arg) for arg in line.split()]
@@ -204,7 +204,7 @@ FORBIDDEN = """
 """
 
 
-def test_a_folder_that_may_not_be_listed_or_entered_is_one_line(
+def test_a_folder_that_may_not_be_listed_or_entered_is_a_one_line_error(
     presize: Callable[..., Ran], places: dict[str, Path]
 ) -> None:
     for name, mode in (("UNLISTED", 0o311), ("CLOSED", 0)):
@@ -222,7 +222,7 @@ def test_a_folder_that_may_not_be_listed_or_entered_is_one_line(
 @pytest.mark.parametrize(
     "command", ["build RAW", "build LONG out", "info", "verify", "diagnose", "doctor", "diagnose RAW -o LONG/page"]
 )
-def test_a_path_longer_than_the_system_takes_is_one_line(
+def test_a_path_longer_than_the_system_takes_is_a_one_line_error(
     presize: Callable[..., Ran], places: dict[str, Path], command: str, long: str
 ) -> None:
     words = command.split() if "LONG" in command else [*command.split(), "LONG"]

@@ -352,7 +352,7 @@ def test_damage_does_no_harm(
 @given(payload=st.binary(max_size=60), length=st.integers(0, 0xFFFF), box=boxes(64, 96))
 @example(payload=b"", length=0xFFFF, box=(0, 0, 8, 8))
 @example(payload=b"", length=0, box=(0, 0, 8, 8))
-def test_an_index_of_anything_does_no_harm(payload: bytes, length: int, box: tuple[int, int, int, int]) -> None:
+def test_an_index_of_any_bytes_does_no_harm(payload: bytes, length: int, box: tuple[int, int, int, int]) -> None:
     check_harmless(with_bytes(HOSTILE, INDEX + 2, struct.pack(">H", length)), box)
     for begun in (payload, b"presize\0" + payload, b"presize\0\1" + payload):
         check_harmless(HOSTILE[:INDEX] + segment(0xE9, begun) + HOSTILE[SCAN_BEGIN - 14 :], box)

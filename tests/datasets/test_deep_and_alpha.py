@@ -104,7 +104,7 @@ def test_a_resized_image_of_16_bits_is_interpolated_in_16_bits(build: Build, siz
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_normalization_of_16_bits_is_refused_in_a_line(device: str, build: Build) -> None:
+def test_normalization_of_16_bits_is_refused_in_one_line(device: str, build: Build) -> None:
     root = build([deep_image(0)], depth=16, format="raw")
     with pytest.raises(OptionError, match=r"^normalize: works only with 8-bit images"):
         Loader(LMDBDataset(root, decode="tensor"), 1, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3), device=device)
@@ -176,7 +176,7 @@ def test_parts_of_another_depth_are_not_joined(build: Build, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("options", [{"depth": 16}, {"color": "rgba"}], ids=["16 bits", "alpha"])
-def test_models_for_rgb_refuse_other_pixels_in_a_line(
+def test_models_for_rgb_refuse_other_pixels_in_one_line(
     build: Build, options: dict[str, Any], presize: Callable[..., Ran]
 ) -> None:
     root = build([deep_image(1)], format="raw", **options)

@@ -114,7 +114,7 @@ def test_grey_and_raw_datasets_can_be_read(raw: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("needs_cut", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_record_with_another_checksum_is_skipped_like_an_undecodable_one(
+def test_a_record_with_a_wrong_checksum_is_skipped_like_an_undecodable_one(
     workers: int, needs_cut: bool, dataset: Path, data: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if needs_cut:
@@ -460,7 +460,7 @@ except LoaderError as error:
 
 
 @pytest.mark.slow
-def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) -> None:
+def test_a_limit_that_keeps_a_worker_from_starting_is_a_one_line_error(dataset: Path) -> None:
     said = r"cannot start worker \d+ of 64: ulimit -v \d+ allows no more memory; use a smaller num_workers\n"
     assert re.fullmatch(said, run_python(LIMITED, dataset))
 
@@ -468,7 +468,9 @@ def test_a_limit_that_keeps_a_worker_from_starting_is_one_line(dataset: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("room", range(2, 7))
 @pytest.mark.parametrize("loader", ["Loader", "make_loader"])
-def test_a_container_with_few_processes_is_one_line_or_sufficient(loader: str, room: int, dataset: Path) -> None:
+def test_a_container_with_few_processes_suffices_or_gives_a_one_line_error(
+    loader: str, room: int, dataset: Path
+) -> None:
     script = """
     import os, sys, torch
     import presize.datasets
@@ -608,7 +610,7 @@ def test_attributes_of_a_sampler_are_read_and_changed_through_the_loader(data: L
 
 
 @pytest.mark.parametrize("indices", [[0.5], [[0, 1], [2, 3]], ["0"]], ids=str)
-def test_a_sampler_that_does_not_yield_indices_is_one_line(indices: Any, data: LMDBDataset) -> None:
+def test_a_sampler_that_does_not_yield_indices_is_a_one_line_error(indices: Any, data: LMDBDataset) -> None:
     loader = Loader(data, 2, sampler=indices, crop=CROP, num_workers=0)
     for _ in range(2):
         with pytest.raises(OptionError, match=r"^sampler: expected whole numbers, one per sample: .*$"):

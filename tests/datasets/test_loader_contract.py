@@ -333,7 +333,7 @@ def test_an_epoch_is_resumed_at_its_position_with_other_workers(
 
 
 @pytest.mark.parametrize("resumed_by", MAKERS.values(), ids=list(MAKERS))
-def test_one_resumes_from_the_state_of_another(
+def test_one_kind_of_loader_resumes_from_the_state_of_another(
     resumed_by: Any, make: Any, data: LMDBDataset, epochs: list[Any]
 ) -> None:
     first = make(data, 8, shuffle=True, seed=5, num_workers=0)
@@ -512,7 +512,7 @@ UNEQUAL = "crop: the images of .* have different sizes and cannot be stacked; ch
         ("make_loader", 1, {}, 'decode: PIL images cannot be stacked; choose "tensor", or give a transform'),
     ],
 )
-def test_images_that_cannot_be_stacked_are_one_line(
+def test_images_that_cannot_be_stacked_are_one_line_errors(
     name: str, workers: int, options: dict[str, Any], said: str, dataset: Path
 ) -> None:
     with pytest.raises(OptionError, match=said) as raised:
@@ -549,7 +549,7 @@ def test_a_batch_of_the_wrong_size_names_the_image(make: Any, dataset: Path) -> 
     ],
 )
 @pytest.mark.parametrize("load", [Loader, make_loader])
-def test_invalid_options_are_one_line(load: Any, options: dict[str, Any], said: str, data: LMDBDataset) -> None:
+def test_invalid_options_are_one_line_errors(load: Any, options: dict[str, Any], said: str, data: LMDBDataset) -> None:
     with pytest.raises(OptionError, match=said) as raised:
         load(data, **{"batch_size": 8, "num_workers": 0} | options)
     assert "\n" not in str(raised.value)
@@ -597,7 +597,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (make_loader, {"batch_sampler": [[0]]}, "batch_sampler: make_loader takes an order as shuffle=; for a batch_"),
     ],
 )
-def test_invalid_options_of_one_of_them_are_one_line(
+def test_invalid_options_of_one_of_them_are_one_line_errors(
     load: Any, options: dict[str, Any], said: str, data: LMDBDataset
 ) -> None:
     with pytest.raises(OptionError, match=said) as raised:

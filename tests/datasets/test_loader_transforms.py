@@ -317,7 +317,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("transform", "said"), BAD.values(), ids=list(BAD))
-def test_results_that_cannot_be_stacked_are_one_line(
+def test_results_that_cannot_be_stacked_are_one_line_errors(
     transform: Any, said: str, how: dict[str, Any], dataset: Path
 ) -> None:
     with Loader(LMDBDataset(dataset, transform, crop=Crop(24)), 8, **how) as loader:

@@ -328,7 +328,9 @@ def test_the_error_tells_how_much_shared_memory_is_missing(
         ("size=1m,ro", "/dev/shm: Read-only file system, and a DataLoader's workers need it"),
     ],
 )
-def test_a_small_full_or_read_only_dev_shm_is_one_line(options: str, said: str, context: str, dataset: Path) -> None:
+def test_a_small_full_or_read_only_dev_shm_is_a_one_line_error(
+    options: str, said: str, context: str, dataset: Path
+) -> None:
     printed = run_python(
         """
         import sys
@@ -350,7 +352,7 @@ def test_a_small_full_or_read_only_dev_shm_is_one_line(options: str, said: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decode", ["tensor", "numpy"])
-def test_a_dev_shm_that_fills_up_during_an_epoch_is_one_line_and_not_a_hang(decode: str, dataset: Path) -> None:
+def test_a_dev_shm_that_fills_up_during_an_epoch_is_a_one_line_error_and_not_a_hang(decode: str, dataset: Path) -> None:
     """A thread of the worker sends targets. Python only prints its errors."""
     printed = run_python(
         """

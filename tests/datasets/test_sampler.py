@@ -35,7 +35,7 @@ def test_a_visit_is_its_sample_number() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_visit_is_pickled_with_all_it_carries(protocol: int) -> None:
+def test_a_visit_keeps_its_fields_when_pickled(protocol: int) -> None:
     visit = pickle.loads(pickle.dumps(Visit(7, seed=2**63 - 1, epoch=2, key=2**62), protocol))
     assert type(visit) is Visit
     assert (int(visit), visit.seed, visit.epoch, visit.key) == (7, 2**63 - 1, 2, 2**62)

@@ -224,7 +224,7 @@ class OwnSubset(Subset[Any]):
         return [self[i] for i in indices]
 
 
-def test_unsupported_datasets_are_refused_in_a_line(data: LMDBDataset, other: Path, fewer: Path) -> None:
+def test_unsupported_datasets_are_refused_in_one_line(data: LMDBDataset, other: Path, fewer: Path) -> None:
     folder = Subset(FolderDataset(other.parent / "raw"), [0])
     how: dict[str, Any] = {"decode": "tensor", "crop": CROP, "flip": 0.5}
     sums: dict[str, list[Any]] = {

@@ -96,12 +96,12 @@ def torchvision_transforms() -> dict[str, Any]:
     return made
 
 
-def test_torchvision(out: Path) -> None:
+def test_transforms_of_torchvision_return_the_same(out: Path) -> None:
     for transform in torchvision_transforms().values():
         check(transform, out)
 
 
-def test_timm(out: Path) -> None:
+def test_transforms_of_timm_return_the_same(out: Path) -> None:
     torchvision_or_skip()
     data = pytest.importorskip("timm.data")
     for options in (
@@ -197,7 +197,7 @@ def test_a_changed_transform_is_called_with_its_changes(out: Path) -> None:
     assert equal(data[0], transform(image))
 
 
-def test_albumentations(out: Path) -> None:
+def test_transforms_of_albumentations_return_the_same(out: Path) -> None:
     library = pytest.importorskip("albumentations")
     pipeline = library.Compose([library.RandomCrop(64, 64), library.HorizontalFlip(), library.Normalize()], seed=0)
     pipelines = [pipeline, pickle.loads(pickle.dumps(pipeline))]

@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_a_build_that_resumes(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_missing_scheduler_is_one_line(engine: str, photos: Path, tmp_path: Path) -> None:
+def test_a_missing_scheduler_is_a_one_line_error(engine: str, photos: Path, tmp_path: Path) -> None:
     address = {"dask": "tcp://127.0.0.1:{}", "ray": "127.0.0.1:{}", "spark": "spark://127.0.0.1:{}"}[engine]
     nobody = Cluster(engine, address.format(free_port()), None)
     ran = build(nobody, photos, tmp_path / "out", timeout_s=60)

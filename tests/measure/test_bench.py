@@ -233,7 +233,7 @@ def test_text_and_json_name_the_bottleneck() -> None:
     [
         ("small", {"raw": 4.0, "loader": 1.0}, "Small CNN trains 4.0 times as fast from Loader"),
         ("small", {"raw": 1.0, "loader": 1.0}, "Small CNN trains no faster than from the raw folder"),
-        ("small", {"loader": 1.0}, "Small CNN trains on 100 images/s from Loader"),
+        ("small", {"loader": 1.0}, "Small CNN trains at 100 images/s from Loader"),
         ("none", {"raw": 4.0, "loader": 0.7}, "Loader reads 5.7 times as fast as the raw folder"),
         ("small", {}, "No runs yet"),
     ],

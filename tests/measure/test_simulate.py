@@ -211,7 +211,7 @@ class FirstSlow(Times):
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_data_loader_takes_the_same_batches_from_the_same_workers(in_order: bool) -> None:
+def test_torchs_dataloader_takes_the_same_batches_from_the_same_workers(in_order: bool) -> None:
     dataset = Sleeping(9)
     loader = DataLoader(dataset, batch_size=None, num_workers=3, prefetch_factor=1, in_order=in_order)  # type: ignore[arg-type]
     if in_order:

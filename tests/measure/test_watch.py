@@ -295,7 +295,7 @@ def test_the_advice_follows_from_the_measurements(seen: Watched, said: str) -> N
     assert any(said in sentence for sentence in seen.known()["sentences"])
 
 
-def test_a_fast_loader_gets_no_advice_and_a_busy_gpu_was_not_starved() -> None:
+def test_a_fast_loader_gets_no_advice_and_waiting_does_not_count_while_the_gpu_is_busy() -> None:
     text = watched_text([watched([0.0001] * 100, [0.03] * 100, starts_s=(0.01,)).known()])
     assert "Compute is the bottleneck: training waits 1% of the time for batches." in text
     assert "Try" not in text

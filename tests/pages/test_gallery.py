@@ -139,7 +139,7 @@ def rows(opened) -> list[dict]:
     return opened.index.to_pylist()
 
 
-def test_an_unknown_class_is_one_line_for_any_labels(tmp_path: Path) -> None:
+def test_an_unknown_class_is_a_one_line_error_for_any_labels(tmp_path: Path) -> None:
     make_samples(tmp_path / "raw", SampleOptions(images=4, classes=2, long_side=64))
     paths = sorted(path.relative_to(tmp_path / "raw").as_posix() for path in (tmp_path / "raw").rglob("*.jpg"))
     table = tmp_path / "labels.jsonl"

@@ -227,7 +227,7 @@ def test_an_update_that_would_replace_labels_is_refused_before_it_claims_anythin
     site.check_done()
 
 
-def test_a_store_that_fails_ends_the_build_with_a_line(site: Site, proxy: Proxy) -> None:
+def test_a_store_that_fails_ends_the_build_with_a_one_line_error(site: Site, proxy: Proxy) -> None:
     with pytest.raises(RemoteError, match=r"Connection refused|error sending request|Generic S3 error"):
         site.build(on_plan=lambda _: proxy.close())
 

@@ -244,7 +244,7 @@ def small(shards: Path, tmp_path: Path) -> LMDBDataset:
         (lambda small: batches(small, window=3), r"two groups of shards, [\d.]+ kB; give"),
     ],
 )
-def test_orders_that_a_cache_cannot_hold_are_one_line(
+def test_orders_that_a_cache_cannot_hold_are_one_line_errors(
     read: Callable[[LMDBDataset], object], message: str, small: LMDBDataset
 ) -> None:
     with pytest.raises(OptionError, match=rf"^cache_bytes: [\d.]+ kB cannot hold {message}"):
@@ -305,7 +305,7 @@ def test_a_damaged_shard_of_a_cache_is_fetched_again(shards: Path, tmp_path: Pat
         assert path.read_bytes() == content == (shards / "shards" / path.name).read_bytes()
 
 
-def test_a_missing_shard_is_one_line(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_missing_shard_is_a_one_line_error(shards: Path, url: str, prefix: str, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "set", ignore=lambda *_: ["shards"])
     upload(tmp_path / "set", prefix)
     dataset = LMDBDataset(url, crop=CROP, cache_dir=tmp_path / "cache")
@@ -314,7 +314,9 @@ def test_a_missing_shard_is_one_line(shards: Path, url: str, prefix: str, tmp_pa
             read()
 
 
-def test_a_url_without_a_dataset_of_shards_is_one_line(raw: Path, url: str, prefix: str, tmp_path: Path) -> None:
+def test_a_url_without_a_dataset_of_shards_is_a_one_line_error(
+    raw: Path, url: str, prefix: str, tmp_path: Path
+) -> None:
     with pytest.raises(RemoteError, match=rf"^{url}/manifest\.json does not exist"):
         LMDBDataset(url, cache_dir=tmp_path)
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
@@ -323,7 +325,7 @@ def test_a_url_without_a_dataset_of_shards_is_one_line(raw: Path, url: str, pref
         LMDBDataset(url, cache_dir=tmp_path / "cache")
 
 
-def test_a_fetching_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetching_process_that_dies_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(URL, tmp_path)
     monkeypatch.setattr(module, "fetch", errands.die)
     message = rf"^{URL}: the process that fetches from it ended \(SIGSEGV\); run again$"

@@ -166,7 +166,7 @@ def test_a_connection_that_is_cut_repeatedly_resumes_at_its_position(
 
 
 @pytest.mark.slow
-def test_a_server_that_always_breaks_off_is_one_line(
+def test_a_server_that_always_breaks_off_is_a_one_line_error(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -215,14 +215,14 @@ def test_a_file_that_differs_from_the_manifest_is_not_kept(
           for url in ("s3://", "ftp://host/64", "/some/folder")),
     ],
 )  # fmt: skip
-def test_a_missing_dataset_is_one_line(url: str, message: str, tmp_path: Path) -> None:
+def test_a_missing_dataset_is_a_one_line_error(url: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RemoteError) as caught:
         fetch_dataset(url, tmp_path / "copy")
     assert str(caught.value) == message
     assert not (tmp_path / "copy").exists()
 
 
-def test_no_answer_missing_credentials_or_a_missing_library_are_one_line(
+def test_no_answer_missing_credentials_or_a_missing_library_are_one_line_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point_to(monkeypatch, 9)

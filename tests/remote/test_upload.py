@@ -186,7 +186,7 @@ def test_an_interrupted_copy_is_not_a_dataset_and_resumes(source: Source, url: s
     assert fetched(url, tmp_path / "copy") == files(source.out)
 
 
-def test_a_dropped_connection_is_one_line_and_the_copy_resumes(
+def test_a_dropped_connection_is_a_one_line_error_and_the_copy_resumes(
     dataset: Path, url: str, proxy: Proxy, tmp_path: Path
 ) -> None:
     proxy.most_asked = 100_000
@@ -316,7 +316,7 @@ def test_a_store_that_overwrites_is_refused(dataset: Path, url: str, proxy: Prox
     assert names(url) == []
 
 
-def test_impossible_copies_are_one_line(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
+def test_impossible_copies_are_one_line_errors(dataset: Path, raw: Path, url: str, tmp_path: Path) -> None:
     build_dataset(raw, tmp_path / "folder", BuildOptions(SMALL.image, "folder"), SERIAL)
     web, nowhere = "http://127.0.0.1:1/x", "s3://nowhere/set"
     table: list[tuple[Path, str, type[PresizeError], str]] = [

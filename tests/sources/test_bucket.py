@@ -232,7 +232,7 @@ def test_repeatedly_cut_connections_change_nothing(url: str, local: Path, proxy:
 
 
 @pytest.mark.slow
-def test_a_store_that_disappears_is_one_line_and_the_build_resumes(
+def test_a_store_that_disappears_is_a_one_line_error_and_the_build_resumes(
     url: str, local: Path, proxy: Proxy, tmp_path: Path
 ) -> None:
     def meanwhile(_: object) -> None:
@@ -347,7 +347,7 @@ def test_objects_written_in_parts_are_compared_with_their_etag_or_read_twice(
         assert bucket.get("parts", len(content)) == content
 
 
-def test_an_empty_or_missing_prefix_is_one_line(url: str) -> None:
+def test_an_empty_or_missing_prefix_is_a_one_line_error(url: str) -> None:
     with pytest.raises(
         SourceError, match=rf"^source '{url}/nothing' holds no files \(nothing at all\); expected image"
     ):

@@ -191,7 +191,7 @@ def test_a_damaged_row_group_costs_only_its_images(tmp_path: Path) -> None:
     assert value(source, 0) == PICTURES[0]
 
 
-def test_rows_read_in_order_are_decoded_once_and_in_any_order_are_right(
+def test_rows_are_decoded_once_if_read_in_order_and_are_right_in_any_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_parquet(tmp_path / "a.parquet", {"image": image_column(PICTURES * 10)}, group_rows=50)

@@ -80,7 +80,7 @@ def test_the_hue_depends_on_the_class() -> None:
 
 
 @pytest.mark.slow
-def test_sizes_formats_and_bytes_are_mixed_like_in_imagenet() -> None:
+def test_sizes_formats_and_bytes_are_mixed_as_in_imagenet() -> None:
     made = files(SampleOptions(images=100))
     images = [opened(content) for content in made.values()]
     suffixes = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp"}

@@ -16,7 +16,7 @@ FILES = st.lists(PATHS, min_size=1, max_size=8, unique=True)
 
 
 @given(files=FILES, text=PATHS | st.text("aé/.\\: \0", max_size=8))
-def test_a_text_means_existing_files(files: list[str], text: str) -> None:
+def test_any_text_finds_only_existing_files(files: list[str], text: str) -> None:
     folders = {path[:at] for path in files for at, letter in enumerate(path) if letter == "/"}
     found = Spellings(names_of(files)).find(text)
     assert {*found} <= {*files}
@@ -25,7 +25,7 @@ def test_a_text_means_existing_files(files: list[str], text: str) -> None:
 
 
 @given(files=FILES, data=st.data())
-def test_the_spelling_of_one_file_means_that_file(files: list[str], data: st.DataObject) -> None:
+def test_a_spelling_of_only_one_file_finds_that_file(files: list[str], data: st.DataObject) -> None:
     files = [path for path in files if path == plain(path)]
     alike = [unicodedata.normalize("NFC", path) for path in files]
     if len({*alike}) < len(files) or not files:
@@ -40,7 +40,7 @@ def test_the_spelling_of_one_file_means_that_file(files: list[str], data: st.Dat
 
 
 @given(files=FILES, text=st.text("aA/é.\\% 2eF", max_size=12))
-def test_a_hint_is_part_of_a_line(files: list[str], text: str) -> None:
+def test_a_hint_continues_a_line_and_is_printable(files: list[str], text: str) -> None:
     hint = Spellings(names_of(files)).hint(text)
     assert Spellings(names_of(files)).hint("a/" * 100_000) == "", "it takes no time"
     assert hint == "" or (hint.startswith("; ") and hint.isprintable())

@@ -532,7 +532,7 @@ def column(*texts: str) -> pa.ChunkedArray:
         (["true", "FALSE", ""], [True, False, None], "booleans"),
     ],
 )
-def test_numbers_in_a_programs_notation_are_numbers(texts: list[str], values: list[Any], reason: str) -> None:
+def test_numbers_as_programs_print_them_are_numbers(texts: list[str], values: list[Any], reason: str) -> None:
     assert read_texts(column(*texts)).to_pylist() == values, reason
 
 

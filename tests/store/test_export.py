@@ -111,7 +111,9 @@ def test_progress_counts_every_image_into_an_empty_folder_or_a_new_one(
         ("x" * 300, "cannot write .*: File name too long; choose another$"),
     ],
 )
-def test_an_out_that_cannot_be_written_is_one_line(out: str, message: str, captions: Path, tmp_path: Path) -> None:
+def test_an_out_that_cannot_be_written_is_a_one_line_error(
+    out: str, message: str, captions: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BuildError, match=f"^export: {message}" if "cannot" in message else f"^export: .*{message}"):
         export_dataset(captions, tmp_path / out)

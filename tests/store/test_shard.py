@@ -224,7 +224,7 @@ def small_files(nbytes: int) -> Iterator[None]:
         (0, 1000, 100, "publish"),
     ],
 )
-def test_a_file_size_limit_or_a_full_disk_is_one_clear_line(
+def test_a_file_size_limit_or_a_full_disk_is_a_clear_one_line_error(
     tmp_path: Path, limit: int, commit: int, records: int, at: str
 ) -> None:
     reason, begun = "File too large" if limit else "No space left on device", "open"

@@ -110,7 +110,7 @@ NOT_ALLOWED = """
 """
 
 
-def test_a_refused_memory_lock_is_one_line_that_says_what_to_do(file: tuple[Path, int]) -> None:
+def test_a_refused_memory_lock_is_a_one_line_error_that_says_what_to_do(file: tuple[Path, int]) -> None:
     said = run_python(NOT_ALLOWED, *file)
     assert re.match(r"preload: 'memory' locks 3\.15 MB, but this process may lock 4\.1 kB; allow more with ul", said)
     assert "'page-cache'" in said and said.count("\n") == 1

@@ -65,7 +65,7 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("reason", "mounts", "own", "groups", "expected"), GROUPS, ids=[row[0] for row in GROUPS])
-def test_limits_of_control_groups(
+def test_the_limits_of_control_groups_are_found(
     reason: str, mounts: str, own: str, groups: Mapping[str, str], expected: tuple[object, object], tmp_path: Path
 ) -> None:
     proc = {"meminfo": MEMINFO, "self/mountinfo": mounts, "self/cgroup": own}
@@ -73,7 +73,7 @@ def test_limits_of_control_groups(
     assert (cpu_quota(*places), read_memory(*places).limit) == expected, reason
 
 
-def test_memory_is_the_kernels_figure(tmp_path: Path) -> None:
+def test_figures_of_memory_are_those_of_the_kernel(tmp_path: Path) -> None:
     swap = f"SwapTotal: {8 * MIB} kB\nSwapFree:  {6 * MIB} kB\n"
     memory = read_memory(*roots(tmp_path, {"meminfo": MEMINFO + swap}))
     assert (memory.total, memory.available, memory.limit) == (64 * GIB, 32 * GIB, None)

@@ -1,4 +1,4 @@
-"""Small images of every format, subsampling and colour model, made once by tools/make_golden.py.
+"""Small images in many formats, subsamplings and colour models, made once by tools/make_golden.py.
 
 The sources must never change: their transcoded bytes are part of the identity of datasets."""
 
@@ -15,7 +15,7 @@ def decoder_images() -> dict[str, bytes]:
 
 
 def source_images() -> dict[str, bytes]:
-    """Return images of every format that presize reads, by name."""
+    """Return the images that the fingerprint of the codecs transcodes, by name."""
     return _read("sources.zip")
 
 

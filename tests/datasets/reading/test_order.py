@@ -281,7 +281,7 @@ def test_on_one_host_the_order_is_the_plain_one() -> None:
     assert epoch_of(hosts_of(data, 4, 4, window=3), 2).tolist() == epoch_of(plain, 2).tolist()
 
 
-def test_a_state_knows_the_hosts_of_an_order_by_its_repr() -> None:
+def test_the_repr_of_an_order_includes_its_hosts() -> None:
     """A state contains a CRC of the repr. The repr of a plain order must not change, or stored states would be
     refused."""
     data = dealt(5000, 20)

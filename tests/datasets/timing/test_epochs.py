@@ -29,7 +29,7 @@ class FailingWhenWaitedFor(epochs.Clock):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
-def test_a_step_that_fails_on_its_device_is_one_line_when_the_host_waits() -> None:
+def test_a_step_that_fails_on_its_device_is_a_one_line_error_when_the_host_waits() -> None:
     with pytest.raises(DiagnosisError, match=r"step: failed after .* steps on one batch: RuntimeError: CUDA error"):
         epochs.repeat(FailingWhenWaitedFor(CPU), lambda _: None, None, epochs.Budget(1, 0.0))
 

@@ -110,7 +110,7 @@ def moved(folder: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another folder": (moved, r"was not built from .*: it has none of the 60 samples, such as"),
+    "another folder": (moved, r"was not built from .*: it lacks all 60 samples, such as"),
     "one more": (
         lambda raw: shutil.copy(a_good_one(raw), next(raw.iterdir()) / "zzz.jpg"),
         r"the variants have different samples: .* lacks 1 of .*zzz\.jpg; update it",
