@@ -67,7 +67,9 @@ class JoinedData:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
                 firsts = self._first_shards()  # int64, also the result, whichever NumPy adds them
-                columns = [np.add(column, first, dtype=np.int64) for column, first in zip(columns, firsts, strict=False)]
+                columns = [
+                    np.add(column, first, dtype=np.int64) for column, first in zip(columns, firsts, strict=False)
+                ]
             joined = np.concatenate(columns)
             joined.flags.writeable = False
             self._numbers[name] = joined

@@ -1,6 +1,6 @@
 """Compare the speed of builds from tar shards, an LMDB, Parquet, and the same images as files.
 
-    python benchmarks/building/imports.py PHOTOS
+    python benchmarks/building/imports.py PHOTOS --work /dev/shm
 
 Shrinks the JPEGs below PHOTOS to about 30 kB each, and writes 25,000 images into a folder, tar shards, an LMDB and a
 Parquet file. Each source links to these several times, so that sources and dataset fit into memory. `presize build

@@ -3,7 +3,7 @@
     python benchmarks/building/slow_source.py PHOTOS
 
 Builds hard links to the JPEGs below PHOTOS in one process: from the page cache, from the disk, and with 5 ms before
-each read, as over a network; each reading ahead and in turn. Prints a table; asserts nothing.
+each read, as over a network; each with and without reading ahead. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def summary(rows: list[rates.Row]) -> str:
     first = rows[0]
     return "\n".join(
         [
-            rates.table(["source", "in turn, images/s", "ahead, images/s", "times as fast"], lines),
+            rates.table(
+                ["source", "without reading ahead, images/s", "reading ahead, images/s", "times as fast"], lines
+            ),
             "",
             f"{rates.rounds(rows)}, one process, 256 px, {first['images']} photographs of {first['mean_kb']} kB.",
             f"{rates.machine(first)}.",

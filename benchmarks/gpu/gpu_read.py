@@ -3,8 +3,8 @@
     python benchmarks/gpu/gpu_read.py OUT [--jpegs FOLDER]
 
 OUT is a dataset that `presize build` made from class folders. Each variant (a number of processes or threads) runs once
-per round, in random order, in its own process, with the page cache warm. With --jpegs, as many processes also decode
-the JPEGs of a folder, from memory, and do nothing else: the limit of this machine's cores. Prints a table; asserts
+per round, in random order, in its own process, with the page cache warm. With --jpegs, other runs with as many
+processes only decode the JPEGs of a folder, from memory: the limit of this machine's cores. Prints a table; asserts
 nothing. `--device cpu` is a dry run.
 """
 
@@ -80,7 +80,7 @@ def main() -> None:
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--workers", type=measuring.numbers, default=(1, 2, 4, 8, 16), metavar="N,N")
     arguments.add_argument("--modes", type=lambda text: text.split(","), default=["processes", "threads"])
-    arguments.add_argument("--jpegs", type=Path, metavar="FOLDER", help="also time decoding these, and nothing else")
+    arguments.add_argument("--jpegs", type=Path, metavar="FOLDER", help="also time decoding these JPEGs alone")
     arguments.add_argument("--batch", type=int, default=256)
     arguments.add_argument("--epochs", type=int, default=2, help="timed epochs of a run, after one untimed epoch")
     arguments.add_argument("--limit", type=int, default=None, metavar="N", help="end epochs after N batches")

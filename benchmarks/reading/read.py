@@ -27,7 +27,7 @@ from shared import builds, measuring, processes, rates
 from shared.conditions import find_photos, machine, source_mix
 
 _SLOW_IMAGES = 2000
-"""Images that slow variants read, drawn at random: those with Pillow, and at 512 px those of FFCV and the decode."""
+"""Images that slow variants read, drawn at random: all with Pillow, and at 512 px also FFCV and the full decode."""
 
 _BUILDS = {"256": ["--size", "256"], "512": ["--size", "512", "--upscale"], "pixels": ["--format", "raw"]}
 """Arguments of `presize build`. Most of ImageNet's photographs are smaller than 512 px; --upscale unifies sizes."""
@@ -41,7 +41,7 @@ STORED: dict[str, dict[str, str]] = {
         "loader-threads-256": "presize Loader, threads",
         "dataset-256": "presize LMDBDataset in a DataLoader",
         "ffcv-256": "FFCV",
-        "ffcv-own-256": "FFCV, JPEG of its own making",
+        "ffcv-own-256": "FFCV, JPEGs encoded by FFCV",
         "folder-256": "folder, torchvision",
         "webdataset-256": "WebDataset",
         "streaming-256": "MosaicML Streaming",
@@ -54,7 +54,7 @@ STORED: dict[str, dict[str, str]] = {
         "loader-512": "presize Loader",
         "dataset-512": "presize LMDBDataset in a DataLoader",
         "ffcv-512": "FFCV",
-        "ffcv-own-512": "FFCV, JPEG of its own making",
+        "ffcv-own-512": "FFCV, JPEGs encoded by FFCV",
     },
     "256 px raw pixels": {
         "loader-pixels": "presize Loader",

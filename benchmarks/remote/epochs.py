@@ -108,7 +108,7 @@ def epoch(root: str, cache: str | None) -> dict[str, object]:
     opened = time.perf_counter()
     crc32 = images = 0
     for sums, targets in make_loader(
-        dataset, BATCH, shuffle=ShardShuffled(dataset.data, window=WINDOW), num_workers=WORKERS
+        dataset, BATCH, shuffle=ShardShuffled(dataset.data, seed=0, window=WINDOW), num_workers=WORKERS
     ):
         crc32 = zlib.crc32(targets.numpy(), zlib.crc32(sums.numpy(), crc32))
         images += len(targets)

@@ -1,6 +1,6 @@
 """Estimate the cost of a dataset: cores, bytes, requests and money, from rates and prices.
 
-    python benchmarks/scale/costs.py [--images-s-core 560] [--core-hour 0.04] [--help]
+    python benchmarks/scale/costs.py [--images-s-core 430] [--core-hour 0.04] [--help]
 
 Rates, sizes and prices are options. The default rates and sizes were measured (see --help); the default prices are
 examples, to be replaced by those of your provider.
@@ -60,23 +60,23 @@ class Costs:
         yield f"build, at {o.core_hour:g} a core-hour", f"{self.core_hours * o.core_hour:,.2f}"
         yield f"reading the source from a bucket, at {o.get:g} a million", f"{self.samples / 1e6 * o.get:,.2f}"
         yield (
-            f"uploading it, in parts of {o.part_mb:g} MB at {o.put:g} a million",
+            f"uploading the dataset, in parts of {o.part_mb:g} MB at {o.put:g} a million",
             (f"{self.upload_requests / 1e6 * o.put:,.2f}"),
         )
-        yield f"keeping it a month, at {o.gb_month:g} a GB", f"{self.stored_bytes / 1e9 * o.gb_month:,.2f}"
+        yield f"storing it for a month, at {o.gb_month:g} a GB", f"{self.stored_bytes / 1e9 * o.gb_month:,.2f}"
         yield f"an epoch from another region, at {o.gb_out:g} a GB", f"{self.stored_bytes / 1e9 * o.gb_out:,.2f}"
-        yield "an epoch in a day reads", f"{size_text(self.stored_bytes / 86400)}/s"
+        yield "read rate for an epoch a day", f"{size_text(self.stored_bytes / 86400)}/s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, what in (
-        ("images-s-core", 560, "images built per second and core; benchmarks/building/results/build.csv, 256 px"),
+        ("images-s-core", 430, "images built per second and core; benchmarks/building/results/build.csv, 256 px"),
         ("source-kb", 110, "size of a photograph; ImageNet"),
         ("stored-kb", 30, "size of a stored image; 4,000 of ImageNet at 256 px"),
         ("index-bytes", 95, "index bytes per sample, with a path of 27 bytes and a label"),
-        ("listed-s", 190_000, "files listed per second; results/samples.csv, ext4"),
-        ("driver-bytes", 115, "memory per sample for listing and publishing; results/samples.csv"),
+        ("listed-s", 150_000, "files listed per second; results/samples.csv, ext4"),
+        ("driver-bytes", 125, "memory per sample for listing and publishing; results/samples.csv"),
         ("part-mb", 100, "size of a part of an upload"),
         ("core-hour", 0.04, "price"),
         ("get", 0.4, "price of a million GET requests"),

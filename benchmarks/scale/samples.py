@@ -55,8 +55,8 @@ STORED_BYTES = 30_000
 BATCH, BATCHES = 256, 100
 
 A_STORED, REASONS = 100, ("truncated", "not an image", "too many pixels", "no scan")
-"""When nearly all samples are rejected: one in this many is stored; a tenth of the others have unique reasons, the rest
-these."""
+"""A build that rejects nearly all samples: one in A_STORED is stored; a tenth of the others have unique reasons, the
+rest one of REASONS."""
 
 STAGES = ("scan", "bucket", "plan", "resume", "publish", "reject", "open", "shuffle", "continue")
 PREPARING = ("tree", "sidecars", "rejected")
@@ -313,7 +313,7 @@ def summary(rows: list[rates.Row]) -> str:
             seconds, peak = (median(rates.column(mine, column)) for column in ("seconds", "peak_mb"))
             yield f"{seconds:.2g} s, {peak:,.0f} MB" if seconds < 10 else f"{seconds:.0f} s, {peak:,.0f} MB"
 
-    heads = ["time, peak of memory", *(f"{samples:,}" for samples in sizes)]
+    heads = ["time, peak memory", *(f"{samples:,}" for samples in sizes)]
     where = f"{rows[0]['cpu']}, {rows[0]['cores']} cores, {rows[0]['file_system']}, {rows[0]['date']}"
     return f"{rates.table(heads, ([name, *cells(name)] for name in STAGES if rates.select(rows, stage=name)))}\n{where}"
 

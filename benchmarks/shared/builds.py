@@ -23,7 +23,7 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class Variant:
-    """A command that writes `out` and last prints JSON: `seconds`, and the number of images under the key `counts`."""
+    """A command that writes `out` and prints JSON last: `seconds`, and the number of images under the key `counts`."""
 
     command: list[str]
     out: Path

@@ -5,7 +5,8 @@
 Writes shards of random bytes below each DIR, one set per record size. Reads records from them through ShardReader,
 without an index and without decoding, in batches of 128 that are sorted as Dataset sorts them: every record once in
 random order ("epoch") or in disk order ("sequential"), or so few that the records around them are never read ("sparse",
-like an epoch of a dataset much larger than memory). "preload" first reads the shards into the page cache, which counts.
+like an epoch of a dataset much larger than memory). "preload" first reads the shards into the page cache, which is
+timed, too.
 
 Each run is a process, forked from this one; all runs of a round are in random order. Cold means that the shards were
 dropped from this machine's page cache, which is checked; the disk or a host may have another cache.

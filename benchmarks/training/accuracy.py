@@ -90,7 +90,7 @@ def parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     )
     parser.add_argument("--crop", type=int, default=128, help="side of the network's input, px")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=5e-3, help="maximal learning rate")
+    parser.add_argument("--rate", type=float, default=5e-3, help="maximum learning rate")
     parser.add_argument("--workers", type=int, default=2, help="does not affect the results")
     parser.add_argument("--csv", type=Path, default=csv, help="CSV to replace (default: in results/)")
     return parser, parser.parse_args()
@@ -291,7 +291,7 @@ def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
 def table(rows: list[rates.Row]) -> str:
     """Format means with their standard deviation over seeds, and mean differences of the same seed with their standard
     error."""
-    heads = ["trained and tested on", "top-1, %", "of each seed", "difference to raw, points", "95 % interval"]
+    heads = ["trained and tested on", "top-1, %", "of each seed", "difference from raw, points", "95 % interval"]
     raw, lines = final(rows, "raw"), []
     for variant, name in variants_of(rows).items():
         values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")

@@ -66,7 +66,7 @@ def against_imagefolder(rows: list[rates.Row], column: str, form: str) -> str:
             )
     unit = "CPU ms per image" if column == "cpu_ms" else "images/s"
     return rates.table(
-        ["script", f"ImageFolder, {unit}", *(f"{words}, times better" for words in READS.values())], lines
+        ["script", f"ImageFolder, {unit}", *(f"{words}, improvement factor" for words in READS.values())], lines
     )
 
 

@@ -3,8 +3,8 @@
     python benchmarks/transcoding/crops.py PHOTOS
 
 Presizes the JPEGs below PHOTOS to 256 px like `presize build`, crops them at random, and resizes the crops to 224 px.
-All libraries get the same pixels, in one process; CPU time counts. presize's C code is measured with each instruction
-set of the processor. Fails if one of its bytes differs from Pillow's; asserts no times.
+All libraries get the same pixels, in one process. Times are CPU times. presize's C code is measured with each
+instruction set of the processor. Fails if one of its bytes differs from Pillow's; asserts no times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Pixels = npt.NDArray[np.uint8]
 _SIZE = 224
 _BATCH = 128
 _LEVELS = ("plain C", "AVX2", "AVX-512")
-_ENLARGED, _SHRUNK = "enlarged", "shrunk on a side or two"
+_ENLARGED, _SHRUNK = "enlarged", "shrunk along one or both axes"
 _LIBRARIES = ("Pillow", "OpenCV linear", "torch, antialiased")
 
 
@@ -150,7 +150,7 @@ def measure_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = measuring.parser(__doc__, __file__, repeats=9)
-    arguments.add_argument("--images", type=int, default=1000, help="maximal number of images")
+    arguments.add_argument("--images", type=int, default=1000, help="maximum number of images")
     measuring.run(arguments, measure_all, summary, minutes=1)
 
 

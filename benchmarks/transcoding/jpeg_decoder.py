@@ -2,9 +2,9 @@
 
     python benchmarks/transcoding/jpeg_decoder.py PHOTOS --large MOSAICS
 
-Runs in one process, from memory; both decoders take turns within each round; CPU time counts. Lines with SSE2 limit
-both to it, in another process. The conversion of a JPEG by `--tiles all` is compared with decoding that JPEG. Prints a
-table; asserts nothing.
+Runs in one process, from memory; both decoders take turns within each round. Times are CPU times. In rows marked SSE2,
+another process limits both decoders to it. The conversion of a JPEG by `--tiles all` is compared with decoding that
+JPEG. Prints a table; asserts nothing.
 """
 
 from __future__ import annotations

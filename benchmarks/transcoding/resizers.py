@@ -274,7 +274,7 @@ def summary(rows: list[rates.Row]) -> str:
         f"({rates.photographs(first)}) and {counts[LARGE]} of them enlarged to 4000×3000, to {first['size']} px along "
         "the shorter side.",
         f"{rates.machine(first)}, Python {first['python']}.",
-        ", ".join(versions) + ".",
+        "; ".join(versions) + ".",
     ]
     return "\n\n".join([speed_table(rows, PHOTOS), speed_table(rows, LARGE), plate_table(rows), "\n".join(closing)])
 

@@ -34,6 +34,8 @@ PART_BYTES = 5 << 20
 _PARTS_BYTES = tuple(mib << 20 for mib in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128))
 """Part sizes of common tools: obstore and rclone 5 MiB or more, the AWS tools 8, s3fs 10, s3cmd 15."""
 CHUNK_BYTES = 1 << 20
+_LISTED_AT_ONCE = 10_000
+"""Objects of a listing that are fetched together, such as ten pages of S3, because each fetch starts a thread."""
 _SHA256 = "sha256"
 _ATTEMPTS = 6
 """Failed attempts in a row, without a new byte, that end a download. The pauses add up to 6 s."""
@@ -278,7 +280,7 @@ class Bucket:
 
     def list(self) -> Iterator[Listed]:
         """Yield all objects under the URL in the order of their names, which may be any text in S3."""
-        pages = iter(self._obstore.list(self._store))
+        pages = iter(self._obstore.list(self._store, chunk_size=_LISTED_AT_ONCE))
         next_page = interruptible(lambda: next(pages, None))
         listed = 0
         while True:
