@@ -145,8 +145,8 @@ def resident_share(files: Sequence[Path]) -> float:
 
 _WINDOW_RECORDS = 12
 """Reading a record of a twelfth of the window page by page (4 KiB) takes about as long as reading the whole window
-if a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-25) a window of
-128 KiB breaks even between 10 and 30 kB. Disks of higher latency break even sooner."""
+if a request takes 50 µs and throughput is 1 GB/s. In benchmarks/storage/results/storage.csv (2026-11-28) a window of
+128 KiB breaks even near 30 kB. Disks of higher latency break even sooner."""
 
 
 def readahead_pays(record_bytes: float, dataset_bytes: int, memory_bytes: int, window_bytes: int) -> bool:
