@@ -66,10 +66,9 @@ class JoinedData:
         if name not in self._numbers:
             columns = [part.numbers(name) for part in self.parts]
             if name == "shard":
-                firsts = self._first_shards()  # int64, also the result, whichever NumPy adds them
-                columns = [
-                    np.add(column, first, dtype=np.int64) for column, first in zip(columns, firsts, strict=False)
-                ]
+                # int64 with NumPy 1 and 2: states of ShardShuffled contain a checksum of these numbers.
+                firsts = self._first_shards()
+                columns = [column.astype(np.int64) + first for column, first in zip(columns, firsts, strict=False)]
             joined = np.concatenate(columns)
             joined.flags.writeable = False
             self._numbers[name] = joined

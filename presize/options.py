@@ -118,8 +118,8 @@ class ImageOptions:
         "presize",
         "Library that resizes: presize, with Pillow's arithmetic, or the one installed as PIL.",
         '"presize" produces the bytes of Pillow with the horizontal pass first, on every machine, 12 times as fast '
-        '(benchmarks/transcoding/results/resizers.csv, 2026-11-28). "pillow" produces those of the installed Pillow, '
-        "or of pillow-simd in its place.",
+        '(benchmarks/transcoding/results/resizers.csv, 2026-11-28). "pillow" resizes with the installed Pillow, or '
+        "with pillow-simd if that is installed instead.",
     )
     color: Color = option(
         "rgb",

@@ -282,8 +282,7 @@ def normalized(
         return reader, None
     if reader.deep:
         raise OptionError(
-            f"normalize: works only with 8-bit images, and those of {reader.data.root} have 16 bits; normalize the "
-            "batches instead"
+            f"normalize: expected 8-bit images, but {reader.data.root} has 16-bit images; normalize the batches instead"
         )
     normalization = Normalization(normalize, dtype, reader.shapes[0][2], device)
     if device.type != "cpu":

@@ -258,8 +258,8 @@ def _warn_of_parted(source: str, listed: _Listed) -> None:
     beside = parted.filter(pc.is_in(*stems))
     if len(beside):
         warn(
-            f"source {source!r}: {plural(len(beside), 'file')} left out with any labels, not being next to the image "
-            f"of the same name, such as {printable(beside[0].as_py())}; make the tar again with "
+            f"source {source!r}: the image of the same name is not next to {plural(len(beside), 'file')}, such as "
+            f"{printable(beside[0].as_py())}; such files and the labels in them are left out; make the tar again with "
             "tar --sort=name -cf NEW.tar FOLDER"
         )
 

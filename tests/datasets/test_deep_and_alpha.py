@@ -106,7 +106,9 @@ def test_a_resized_image_of_16_bits_is_interpolated_in_16_bits(build: Build, siz
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_normalization_of_16_bits_is_refused_in_one_line(device: str, build: Build) -> None:
     root = build([deep_image(0)], depth=16, format="raw")
-    with pytest.raises(OptionError, match=r"^normalize: works only with 8-bit images"):
+    with pytest.raises(
+        OptionError, match=r"^normalize: expected 8-bit images, but .* has 16-bit images; normalize the batches"
+    ):
         Loader(LMDBDataset(root, decode="tensor"), 1, num_workers=0, normalize=((0.5,) * 3, (0.5,) * 3), device=device)
 
 
