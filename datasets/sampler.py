@@ -240,7 +240,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any batch size and number of ranks or workers. Raises OptionError
         unless `state` is a state of the same order, seed, length and dataset."""
-        if not isinstance(state, Mapping):
+        if not isinstance(state, Mapping) or not {"length", "epoch", "consumed"} <= {*state}:
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
         if not self._seed_is_given:

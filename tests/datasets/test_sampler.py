@@ -231,6 +231,11 @@ def test_an_invalid_state_is_refused_and_changes_nothing(changed: Any, message: 
     assert (sampler.epoch, sampler.start) == (2, 0)
 
 
+def test_the_state_of_a_model_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"state: expected what state_dict\(\) returned, got {'epoch': 2, 'weight'"):
+        EpochSampler(Shuffled(20)).load_state_dict({"epoch": 2, "weight": [1.0]})
+
+
 def test_a_state_in_the_middle_of_an_epoch_needs_the_consumed_samples() -> None:
     sampler = EpochSampler(Shuffled(20))
     next(iter(sampler))
