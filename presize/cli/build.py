@@ -249,7 +249,7 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
             what = "cover" if image.fit == "shorter" else "fit inside"
             same = f", as with --size {size.height}" if size.height == size.width else ""
             warn(
-                f"--size {text}: with --fit {image.fit} images keep their shapes and {what} {text}{same}; "
+                f"--size {text}: with --fit {image.fit}, images keep their shapes and {what} {text}{same}; "
                 "--fit crop, stretch or pad makes them exactly that size"
             )
 
