@@ -83,7 +83,7 @@ def deprecated(name: str, *, instead: str, until: str, version: str | None = Non
         name: the old name as users write it, such as ``build_dataset(jobs=)`` or ``--jobs``.
         instead: the new name.
         until: the minor release that removes the old name, such as ``"0.3"``.
-        version: the version of presize; of this one by default.
+        version: the version of presize; the installed one by default.
 
     Raises:
         RuntimeError: `version` has reached `until`, so the tests of that release fail until the old name is removed.

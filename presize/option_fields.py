@@ -77,8 +77,8 @@ def _kind(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def check_options(options: object, prefix: str = "") -> None:
-    """Raise OptionError unless each stated option has its type, choice or range. Skips texts and fractions. `prefix`:
-    start of the names in the messages."""
+    """Raise OptionError unless each stated option has its type, choice or range. Does not check strings and floats.
+    `prefix`: start of the names in the messages."""
     for each in stated_options(type(options)):  # type: ignore[arg-type]  # mypy does not take classes for hashable
         value, name = getattr(options, each.name), prefix + each.name
         if value is None and each.default is None:
@@ -150,8 +150,8 @@ def check_type(name: str, value: object, kind: type) -> None:
 
 
 def check_list(name: str, values: object, expected: str = "a list of names") -> None:
-    """Raise OptionError unless `values` are texts in an order: a text would be a list of its letters, and a set has a
-    different order in each process."""
+    """Raise OptionError unless `values` is an ordered collection of strings. A string would count as a list of its
+    letters, and a set has a different order in each process."""
     if isinstance(values, str | bytes | set | frozenset) or not isinstance(values, Collection):
         raise OptionError(f"{name}: expected {expected}, got {values!r}")
     for value in values:

@@ -74,7 +74,7 @@ class Size(NamedTuple):
         return cls(int(match[2] or width), width)
 
     def __str__(self) -> str:
-        """Return ``256``, ``320x240`` (width x height) or ``keep``. Builds of several sizes name their folders so."""
+        """Return ``256``, ``320x240`` (width x height) or ``keep``. Builds of several sizes use it as a folder name."""
         if self == (-1, -1):
             return "keep"
         return str(self.height) if self.height == self.width else f"{self.width}x{self.height}"
@@ -117,9 +117,9 @@ class ImageOptions:
     resize_backend: ResizeBackend = option(
         "presize",
         "Library that resizes: presize, with Pillow's arithmetic, or the one installed as PIL.",
-        '"presize" produces the bytes of Pillow with the horizontal pass first, on every machine, 12 times as fast '
-        '(benchmarks/transcoding/results/resizers.csv, 2026-11-28). "pillow" resizes with the installed Pillow, or '
-        "with pillow-simd if that is installed instead.",
+        '"presize" produces the same bytes as Pillow with the horizontal pass first, on every machine, and resizes '
+        "photographs 12 times as fast (benchmarks/transcoding/results/resizers.csv, 2026-11-28). "
+        '"pillow" resizes with the installed Pillow, or with pillow-simd if that is installed instead.',
     )
     color: Color = option(
         "rgb",
@@ -585,7 +585,7 @@ class SourceOptions:
         for name in ("keys", "label_keys"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise OptionError(f"{name}: expected a text such as image-{{:09d}}, got {value!r}")
+                raise OptionError(f"{name}: expected a string such as image-{{:09d}}, got {value!r}")
         if self.label_keys is not None and self.keys is None:
             raise OptionError("label_keys: needs --keys, the pattern for the keys of the images")
         if self.label_keys is not None and self.keys in get_args(KeyPreset):
@@ -689,7 +689,7 @@ class RunOptions:
     jobs: int | None = option(None, "Processes.", unset="all cores", metavar="N", low=1, high=4096)
     engine: Engine = option(
         "processes",
-        "Where the work runs: in processes, which contain crashes; in this process only; on a cluster.",
+        "Where the work runs: in worker processes, which isolate crashes; in this process only; or on a cluster.",
         'With "processes", "dask", "ray" and "spark" an image that crashes its decoder twice is rejected. "sequential" '
         "uses only this process, whatever `jobs` is.",
         flag="--backend",

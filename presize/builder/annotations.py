@@ -238,8 +238,8 @@ def _points(table: pa.Table, place: Coordinates) -> tuple[Rows, Numbers]:
     if len(found) > 1 or (found % step).any() or (found == 0).any():
         some = ", ".join(map(str, found[:5].tolist()))
         raise SourceError(
-            f"column {place.column!r}: expected the same number of points for each object, {' '.join(place.numbers)} "
-            f"of each point, got lists of {some}"
+            f"column {place.column!r}: expected the same number of points for each object, and "
+            f"{' '.join(place.numbers)} of each point, got lists of {some} numbers"
         )
     return rows, rows.numbers.reshape(len(rows.inner), -1 if len(found) else 1, step)
 

@@ -42,7 +42,7 @@ class SharedListing:
                     f"the parts in OUT {out} were started with a different {option} ({self.how.get(name)!r}, not "
                     f"{value!r}); use the same for all parts, or --overwrite without --part to start over"
                 )
-        fix = f"the parts in OUT {out} share that list; use --overwrite without --part to start over"
+        fix = f"the parts in OUT {out} share that listing; use --overwrite without --part to start over"
         check_containers(self.source.root, self.source.containers, fix)
 
     def check_finished(self, waiting: Sequence[int], out: Path) -> None:

@@ -187,8 +187,8 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
     is_mask, is_rgb = companion.is_exact and not companion.is_array, are_rgb(columns["source_facts"])
     if is_mask and is_rgb.any() and not is_rgb.all():
         warn(
-            f"{companion.name}: {int(is_rgb.sum()):,} of {plural(len(is_rgb), 'mask')} are RGB, the others have one "
-            "channel; they can be read together only without a crop"
+            f"{companion.name}: {int(is_rgb.sum()):,} of {plural(len(is_rgb), 'mask')} are RGB, and the others have "
+            "one channel; they can be read together only without a crop"
         )
     is_deep = is_mask and bool(unpack_facts(columns["source_facts"], "deep").any())
     return CompanionFiles(

@@ -400,7 +400,7 @@ def build_part(
     check_kinds(options=options, run=run, samples=samples, part=part)
     for name in ("update", "overwrite"):
         if getattr(run, name):
-            raise OptionError(f"part: a build by parts cannot be combined with --{name}; leave one of them out")
+            raise OptionError(f"part: a build in parts cannot be combined with --{name}; leave one of them out")
     source, out = expanded(source), expanded(out)
     with working_in(Path(out)):
         output = OutputDir.for_build(source, out, options)

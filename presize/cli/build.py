@@ -123,12 +123,15 @@ def build(
     context.call_on_close(gc.freeze)  # or the interpreter would collect everything before it exits: another 50 ms
     to_url = is_url(out)
     if dry_run and to_url and typed["update"]:
-        raise click.UsageError(f"--dry-run: cannot plan an update of a URL; presize fetch {out} to a folder first.")
+        raise click.UsageError(
+            f"--dry-run: cannot plan an update of a URL; first copy {out} to a folder with presize fetch."
+        )
     if dry_run and part is not None:
         raise click.UsageError("--part: --dry-run plans the whole build; leave one of --part and --dry-run out.")
     if part is not None and to_url:
         raise click.UsageError(
-            f"--part: expected a folder shared by all machines, got {out}; build in one, then presize upload it."
+            f"--part: expected a folder shared by all machines, got {out}; build in one, then upload it with presize "
+            "upload."
         )
     if scratch is not None and not to_url:
         raise click.UsageError(f"--scratch: expected an OUT that is a URL, got the folder {out}; leave --scratch out.")
@@ -246,7 +249,7 @@ def _say_shapes(typed: tuple[str, ...], image: ImageOptions) -> None:
             what = "cover" if image.fit == "shorter" else "fit inside"
             same = f", as with --size {size.height}" if size.height == size.width else ""
             warn(
-                f"--size {text}: with --fit {image.fit} images keep their shapes and {what} {text}{same}; "
+                f"--size {text}: with --fit {image.fit}, images keep their shapes and {what} {text}{same}; "
                 "--fit crop, stretch or pad makes them exactly that size"
             )
 
@@ -259,8 +262,8 @@ def _compare(like: DatasetOptions | None, plan: Plan, samples: SourceOptions) ->
         raise SourceError("--like: SRC and that dataset have different classes; choose a list with --classes")
     if like.derived:
         warn(
-            f"--like: that dataset was derived from others ({', '.join(like.derived)}); this build does not repeat "
-            "that, and makes its images from SRC"
+            f"--like: that dataset was derived from others ({', '.join(like.derived)}); this build makes its "
+            "images from SRC instead"
         )
     missing = [name for name in like.columns if name not in plan.source.table.column_names]
     if missing:

@@ -15,7 +15,7 @@ from presize.cli.output import print_json, print_text
 @click.argument("path", metavar="[PATH]", type=PATH, required=False)
 @json_option
 def doctor(path: str | None, as_json: bool) -> None:
-    """Find what slows down loading here, and how to fix it.
+    """Find what slows loading on this machine, and how to fix it.
 
     PATH is a dataset, a folder of images or a file; its read speed is measured for a few seconds. Writes nothing. The
     exit code is 0 even if there are problems.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "--stagger-ms", type=float, default=0, show_default=True, metavar="MS", help="Delay between the starts of workers."
 )
 @click.option(
-    "--pin-ms", type=float, default=0, show_default=True, metavar="MS", help="Time to pin a batch, by one thread."
+    "--pin-ms", type=float, default=0, show_default=True, metavar="MS", help="Time to pin a batch, in a single thread."
 )
 @click.option(
     "--copy-ms", type=float, default=0, show_default=True, metavar="MS", help="Time to copy a batch to the device."

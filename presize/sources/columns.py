@@ -179,7 +179,7 @@ def with_types(
     for name, kind in types.items():
         if name not in table.column_names or name in own:
             known = ", ".join(each for each in table.column_names if each not in own)[:200]
-            raise SourceError(f"--column-type {name}:{kind}: there is no such column; there are {known or 'none'}")
+            raise SourceError(f"--column-type {name}:{kind}: there is no such column (columns: {known or 'none'})")
         table = with_column(table, name, plain_column(name, as_type(name, table.column(name), kind)))
     return table
 

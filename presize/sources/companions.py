@@ -100,7 +100,7 @@ def companions_of(pairs: Sequence[str], formats: Sequence[str], filters: Sequenc
         for text in sorted(values, key=lambda text: "=" in text):  # a value for one companion wins
             name, _, value = text.rpartition("=")
             if not companions or name not in ("", *chosen):
-                raise OptionError(f"pair_{option}: {text!r} matches no --pair; there are {', '.join(chosen) or 'none'}")
+                raise OptionError(f"pair_{option}: {text!r} matches no --pair (names: {', '.join(chosen) or 'none'})")
             for each in [name] if name else chosen:
                 chosen[each][option] = SPELLINGS.get(value, value)
     return tuple(replace(companion, **chosen[companion.name]) for companion in companions)
@@ -120,7 +120,7 @@ def companion_paths(companion: Companion, table: pa.Table) -> pa.ChunkedArray:
     if companion.column is not None:
         if companion.column not in table.column_names:
             names = ", ".join(table.column_names)
-            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r}; there are {names}")
+            raise SourceError(f"--pair {companion.name}: there is no column {companion.column!r} (columns: {names})")
         return table.column(companion.column)
     paths = table.column("path")
     names = pc.replace_substring_regex(paths, "(?s)^.*/", "")

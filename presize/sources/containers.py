@@ -112,7 +112,7 @@ def check_options(kind: str, source: str | os.PathLike[str], **given: object) ->
         kinds = [each for each, options in _OPTIONS.items() if option in options]
         flag = f"--{option.replace('_', '-')}"
         fix = "copy it to a disk first" if kind.endswith("buckets") else f"leave {flag} out"
-        raise SourceError(f"{flag} is for {', '.join(kinds)}, not for {kind}; source {os.fspath(source)!r}; {fix}")
+        raise SourceError(f"{flag} is for {', '.join(kinds)}, not for {kind} (source {os.fspath(source)!r}); {fix}")
 
 
 def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
@@ -258,9 +258,9 @@ def _warn_of_parted(source: str, listed: _Listed) -> None:
     beside = parted.filter(pc.is_in(*stems))
     if len(beside):
         warn(
-            f"source {source!r}: the image of the same name is not next to {plural(len(beside), 'file')}, such as "
-            f"{printable(beside[0].as_py())}; such files and the labels in them are left out; make the tar again with "
-            "tar --sort=name -cf NEW.tar FOLDER"
+            f"source {source!r}: {plural(len(beside), 'file is', 'files are')} not next to the image of the same name, "
+            f"the first: {printable(beside[0].as_py())}; such files and the labels in them are left out; make the tar "
+            "again with tar --sort=name -cf NEW.tar FOLDER"
         )
 
 

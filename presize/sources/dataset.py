@@ -157,10 +157,10 @@ def _checked_index(root: Path, manifest: Manifest, with_rejects: bool) -> pa.Rec
             f"{root} is a folder of image files, without shards; presize build makes shards from its source"
         )
     if manifest.engine != ENGINE:
-        raise DatasetError(f"{root} has no shards that this presize reads; {_FIX}")
+        raise DatasetError(f"{root} has no shards that this version of presize reads; {_FIX}")
     for file in (manifest.index, *([manifest.rejects] if with_rejects else [])):  # the report may have been removed
         for what in check_data_file(root, file):
-            raise DatasetError(f"{root / file.file} is damaged: {what}; {'; '.join(fixes([file.file]))}")
+            raise DatasetError(f"{root / file.file}: {what}; {'; '.join(fixes([file.file]))}")
     index = read_index(root, manifest, check=False)  # its SHA-256 was compared above
     try:
         index.column("path").validate(full=True)
@@ -340,7 +340,7 @@ def _class_list(datasets: Sequence[PublishedDataset], classes: Sequence[str] | N
     place, ours, theirs = next((i, a, b) for i, (a, b) in enumerate(zip(longest, known[other], strict=False)) if a != b)
     raise SourceError(
         f"the class lists disagree: class {place} is {ours!r} in {datasets[known.index(longest)].roots[0]} and "
-        f"{theirs!r} in {datasets[other].roots[0]}; --classes FILE|DATASET settles it"
+        f"{theirs!r} in {datasets[other].roots[0]}; choose a list with --classes FILE|DATASET"
     )
 
 

@@ -75,7 +75,7 @@ def class_numbers(names: Iterable[str], classes: Sequence[str]) -> dict[str, int
 def check_classes(names: Sequence[str]) -> tuple[str, ...]:
     """Return a class list as a tuple. Raises SourceError if it is empty, or has an empty or repeated name."""
     if isinstance(names, str):
-        raise SourceError(f"expected a list of names, got the text {names!r}; read_classes reads a file")
+        raise SourceError(f"expected a list of names, got the string {names!r}; read_classes reads a file")
     for name in names:
         if not isinstance(name, str) or not name:
             raise SourceError(f"{name!r} is not the name of a class")

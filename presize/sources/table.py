@@ -189,8 +189,8 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
         more = f", and {plural(len(spelled) - 1, 'more column')} likewise" if len(spelled) > 1 else ""
         warn(
             f"labels {file.name!r}: {spelled[name]!r} in column {name!r} is read as the number {float(spelled[name])}"
-            f"{not_class}{more}; --column-type {name}:text keeps texts as they are written, --column-type {name}:float "
-            "reads numbers without this warning"
+            f"{not_class}{more}; --column-type {name}:text keeps values as written, --column-type {name}:float reads "
+            "numbers without this warning"
         )
     table = pa.table(columns, names)  # spreadsheets add rows without values after the last row
     return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
@@ -270,11 +270,11 @@ def _unclosed(row: int, name: str, value: str) -> SourceError:
 def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
     """Return the error for a row with too many or too few values. Messages count the header as row 0."""
     if row.actual_columns < row.expected_columns:
-        fix = f"an empty value also needs its {separator!r}, and a text with a line break needs quotes"
+        fix = f"an empty value also needs its {separator!r}, and a value with a line break needs quotes"
     elif row.text.endswith(separator):
         fix = f"also end the header with {separator!r}"
     else:
-        fix = f'put quotes around a text that holds {separator!r}: "a{separator}b"'
+        fix = f'put quotes around a value that contains {separator!r}: "a{separator}b"'
     return SourceError(
         f"row {row.number - 1:,} has {plural(row.actual_columns, 'value')}, and the header "
         f"{plural(row.expected_columns, 'column')}: {one_line(repr(row.text))}; {fix}"
@@ -347,7 +347,7 @@ def _check_one_label(table: pa.Table, types: Types) -> None:
             first = " ".join(str(table.column(name)[0]) for name in ("path", "label"))
             raise SourceError(
                 f"each line has several values after its path, such as {one_line(repr(first))}; expected one label; "
-                "save columns as CSV, with a header such as path,label,x, or keep them as one text: --column-type "
+                "save columns as CSV, with a header such as path,label,x, or keep them as one string: --column-type "
                 "label:text"
             )
 
@@ -471,7 +471,7 @@ def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Ta
     if refused:
         why = f"; no column is called path, so {column!r} was used" if column in ID_NAMES else ""
         raise SourceError(
-            f"{refused} of its {len(found)} paths cannot be used, the first: {first}; source {str(files.base)!r}{why}"
+            f"{refused} of its {len(found)} paths cannot be used, the first: {first} (source {str(files.base)!r}){why}"
         )
     known = pa.table({"path": found, "source_nbytes": facts[:, 0], "source_mtime_ns": facts[:, 1]}).take(texts.indices)
     others = table.drop_columns("path")

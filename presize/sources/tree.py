@@ -166,8 +166,8 @@ def _class_folders(tree: FileTree, options: SourceOptions, images: str) -> tuple
             some = ", ".join(parents[:4]) + (", ..." if len(parents) > 4 else "")
             warn(
                 f"source {tree.root!r}: its {plural(len(parents), 'split')} ({some}) hold no class folders, so no "
-                "sample has a label; if these are the classes, leave out --split; if you want no labels, add --labels "
-                "none"
+                "sample has a label; if these folders are the classes, leave out --split; if you want no labels, add "
+                "--labels none"
             )
         return None
     if in_splits:

@@ -46,7 +46,7 @@ class Dataset:
         origin: source of the shards that are not in `root`; None if all are.
 
     Raises:
-        DatasetError: the dataset is missing, damaged, newer than this presize, or was written by another program.
+        DatasetError: the dataset is missing, damaged, newer than this version of presize, or from another program.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Dataset:
             raise DatasetError(f"{self.root} is a folder of image files; read it with FolderDataset")
         if manifest.engine != ENGINE:
             made = f"{self.root} was built with LMDB {manifest.engine}"
-            raise DatasetError(f"{made}; this presize reads {ENGINE}: upgrade presize")
+            raise DatasetError(f"{made}; this version of presize reads {ENGINE}: upgrade presize")
         return manifest, read_index(self.root, manifest, self.check)
 
     def _set_up(self) -> None:

@@ -21,7 +21,7 @@ from presize.store.data_files import FETCHING, MANIFEST, STATE, CompanionFiles, 
 from presize.system.files import open_at_once, write_atomically
 
 VERSION = 3
-"""The latest format version that this presize reads; see version_of."""
+"""The latest format version that this version of presize reads; see version_of."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _encoded(values: dict[str, Any]) -> bytes:
 
 def read_manifest(root: str | os.PathLike[str]) -> Manifest:
     """Return the manifest of the dataset in `root`; any changed byte is detected. Raises DatasetError if it is missing
-    (the message describes `root`), damaged, newer than this presize, or was written by another program."""
+    (the message describes `root`), damaged, newer than this version of presize, or was written by another program."""
     root = Path(root)
     try:
         with open(root / MANIFEST, "rb", opener=open_at_once) as file:
@@ -232,7 +232,7 @@ def parse_manifest(text: bytes, root: Path | str) -> Manifest:
         version = _from_json(int, values["version"], "version")
         if version > VERSION:
             raise DatasetError(
-                f"{root} has format version {version}; this presize reads up to {VERSION}: upgrade presize"
+                f"{root} has format version {version}; this version of presize reads up to {VERSION}: upgrade presize"
             )
         del values["sha256"]  # raises KeyError if it is missing
         if text != sealed(values):

@@ -650,7 +650,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another engine": (
         lambda out: change_manifest(out, lambda values: values.update(engine="1.0")),
-        "has no shards that this presize reads",
+        "has no shards that this version of presize reads",
     ),
 }
 DAMAGES |= {

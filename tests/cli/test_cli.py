@@ -440,8 +440,8 @@ def test_the_version_is_printed(option: str, presize: Callable[..., Ran]) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--size 64x64", "--size 64x64: with --fit shorter images keep their shapes and cover 64x64, as with"),
-        ("--size 64x48 --fit longer", "--size 64x48: with --fit longer images keep their shapes and fit"),
+        ("--size 64x64", "--size 64x64: with --fit shorter, images keep their shapes and cover 64x64, as with"),
+        ("--size 64x48 --fit longer", "--size 64x48: with --fit longer, images keep their shapes and fit"),
         ("--jobs 200", "--jobs 200: "),
     ],
 )

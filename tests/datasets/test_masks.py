@@ -219,7 +219,7 @@ def test_grey_masks_among_rgb_masks_are_warned_of_and_refused_with_a_crop(tmp_pa
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             Image.new(mode, (40, 40), 7 if mode == "L" else (7, 8, 9)).save(tmp_path / folder / f"{name}.png")
     options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), companions=(Companion("mask", "masks/{name}"),))
-    with pytest.warns(PresizeWarning, match="mask: 1 of 3 masks are RGB, the others have one channel"):
+    with pytest.warns(PresizeWarning, match="mask: 1 of 3 masks are RGB, and the others have one channel"):
         build_dataset(tmp_path / "raw", tmp_path / "out", options, SERIAL, SourceOptions(labels="none"))
     _, mask = LMDBDataset(tmp_path / "out", decode="numpy")[1]
     assert mask.shape == (32, 32, 3)

@@ -383,7 +383,7 @@ TARS = [
       for padding in (0, 512, 10240, 3 << 20)),
     of("labels apart from their images",
        in_tar(("1.cls", b"0"), ("2.cls", b"1"), ("3.txt", b"no image"), ("1.png", CAT), ("2.png", CAT)),
-       said="source .*: the image of the same name is not next to 2 files, such as a.tar/1.cls; such files and the "
+       said="source .*: 2 files are not next to the image of the same name, the first: a.tar/1.cls; such files and the "
             "labels in them are left out; make the tar again with tar --sort=name -cf NEW.tar FOLDER$",
        paths=["1.png", "2.png"],
        rejected={f"a.tar/{name}": f"no image among {name[1:]}; the files of a sample must be consecutive"

@@ -274,7 +274,7 @@ REFUSED = [
      "';'", "rows are counted after the header"),
     (csv(bytes(5000)), "it is UTF-16 text or binary data", "zeros"),
     (csv("path,n\n\na,1\nb,2,\x1b[31m\n"),
-     r"row 2 has 3 values, and the header 2 columns: 'b,2,\x1b[31m'; put quotes around a text that holds ','",
+     r"row 2 has 3 values, and the header 2 columns: 'b,2,\x1b[31m'; put quotes around a value that contains ','",
      "terminal codes stay text"),
     (csv("path;n\n" + "a;1\n" * 300_000 + "b\n"),
      "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value also needs its ';'", "a cell is missing"),
@@ -596,7 +596,7 @@ def test_decimals_that_lose_their_spelling_are_reported_with_the_option(tmp_path
     (warning,) = said
     assert str(warning.message) == (
         f"labels '{tmp_path}/t.csv': '1.50' in column 'label' is read as the number 1.5, not a class; --column-type "
-        "label:text keeps texts as they are written, --column-type label:float reads numbers without this warning"
+        "label:text keeps values as written, --column-type label:float reads numbers without this warning"
     )
 
 

@@ -146,7 +146,10 @@ def test_a_wrong_hash_of_any_type_is_detected(damaged: Path, digits: object) -> 
         (b'{"format": "webdataset"}', "is not a presize manifest: another program wrote it"),
         (b'{"format": "presize"}', "is damaged: it has no 'version'"),
         (b'{"format": "presize", "version": 1, "version": 1, "sha256": ""}', "is damaged: its SHA-256 differs"),
-        (b'{"format": "presize", "version": 4}', "has format version 4; this presize reads up to 3: upgrade presize"),
+        (
+            b'{"format": "presize", "version": 4}',
+            "has format version 4; this version of presize reads up to 3: upgrade presize",
+        ),
         (b'{"format": "presize", "version": true}', "is damaged: version: expected a count, got True"),
         (b'{"format": "presize", "version": 1.0}', "is damaged: version: expected a count, got 1.0"),
         (b'{"format": "presize", "version": "2"}', "is damaged: version: expected a count, got '2'"),

@@ -409,7 +409,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
     ("lmdb", opening(DAMAGED + "the name of a column is not UTF-8; copy or build"), {
         "a name that is no text": content("index.arrow", lambda old: old.replace(b"source_width", b"source\xffwidth")),
     }),
-    *[("lmdb", opening(f"was built with LMDB {engine}; this presize reads 0.9: upgrade presize", verify=""), {
+    *[("lmdb", opening(f"was built with LMDB {engine}; this version of presize reads 0.9: upgrade", verify=""), {
         f"engine {engine}": manifest("engine", value=engine),
     }) for engine in ("1.0", None)],
 
