@@ -256,5 +256,6 @@ def test_a_model_that_does_not_fit_says_what_to_make_smaller(
         raise error
 
     monkeypatch.setattr("presize.datasets.timing.models.TrainingStep.__call__", fail)
-    with pytest.raises(BenchError, match=r"training model 'small' with batches of 16 images of 48 px .* --batch"):
+    reason = r"training model 'small' with batches of 16 images of 48 px does not fit .* --batch"
+    with pytest.raises(BenchError, match=reason):
         measure(run_of("lmdb", model="small"))
