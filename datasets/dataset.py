@@ -67,8 +67,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
             later; other options cannot.
         target: the index column to return with the image. A list of names gives a tuple, a dict of names a dict. With
-            None, or in a dataset without labels, a sample is only its image. Boxes and keypoints are tensors and move
-            with the crop (docs/detection.md).
+            None, or "label" in a dataset without labels, a sample is only its image. Boxes and keypoints are tensors
+            and move with the crop (docs/detection.md).
         vocabulary: columns whose values, or lists of values, are replaced by numbers: positions in the list given, or
             for None in the sorted values of the column. The attribute `vocabulary` holds the list of each column.
         multi_hot: columns of lists to convert to float32 vectors: 1 for each value of the vocabulary in the list.
@@ -383,7 +383,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Estimate the bytes of a worker's batch in /dev/shm: 8 a sample, and the pixels unless read as one batch."""
+        """Estimate the bytes of a worker's batch in /dev/shm: 8 per sample, plus the pixels unless
+        images are read as one batch."""
         reading = self._reading
         pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))

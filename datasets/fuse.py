@@ -81,7 +81,7 @@ class Fused:
     _dtype: torch.dtype = field(default_factory=torch.get_default_dtype, compare=False)
 
     def is_current(self) -> bool:
-        """Return True unless the transform was changed in place since. Takes a few microseconds."""
+        """Return True unless the transform has been changed in place since it was split. Takes a few microseconds."""
         if self.crop is None:  # the transform itself is called
             return True
         return torch.get_default_dtype() is self._dtype and all(seen.is_current() for seen in self._seen)
@@ -266,7 +266,7 @@ class _Taking:
             if getattr(step, "antialias", None) is not True:
                 return None, f"{name} has antialias={getattr(step, 'antialias', None)}, but presize always antialiases"
             if filter != "bilinear":  # torch's bicubic differs by more than one grey level
-                return None, f"{name} has interpolation={filter} and gets tensors"
+                return None, f"{name} gets tensors, for which presize supports only bilinear, not {filter}"
         return filter, ""
 
     def center_crop(self, size: Size) -> str:

@@ -224,7 +224,7 @@ def make_loader(
         dataset: any map-style dataset with a length. A Subset or ConcatDataset of LMDBDatasets is read as one
             LMDBDataset with the same samples.
         timeout: seconds to wait for a batch, as in DataLoader; 0 waits forever. The other arguments are Loader's.
-        options: DataLoader's other options, which take precedence.
+        options: DataLoader's other options; they override make_loader's settings.
 
     Raises:
         OptionError: an option is out of range, or one label means several classes in a ConcatDataset.

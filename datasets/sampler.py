@@ -83,7 +83,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         drop_last: leave out samples that do not fill a batch on all ranks.
         last: "keep" or "pad" these samples otherwise. None keeps them in one process, and pads with several ranks. With
             "keep" ranks may differ by a batch, which DistributedDataParallel supports only inside its join().
-        fingerprint: function that returns a number to save in states, which differs for other samples, or None.
+        fingerprint: function that returns a number, different for other samples, to save in states; it may return None.
 
     Attributes:
         order: the order, with its seed once that is chosen.

@@ -31,7 +31,7 @@ Numbers = npt.NDArray[np.int64]
 
 class Order(Protocol):
     """A mapping from the positions of an epoch, 0 to len(order) - 1 (not checked), to samples of a `population`. Crops
-    use the same seed. It is None, which counts as 0, until a sampler chooses one."""
+    use the same seed. The seed is None, which counts as 0, until a sampler chooses one."""
 
     @property
     def seed(self) -> int | None: ...

@@ -269,7 +269,7 @@ def check_units(normalize: Normalize) -> None:
     except (TypeError, ValueError, IndexError, RuntimeError):  # Normalization says what is wrong
         return
     if most > 1:
-        raise OptionError(f"normalize: expected means in units of 0 to 1, got {most:g}; divide both by 255")
+        raise OptionError(f"normalize: expected means in units of 0 to 1, got {most:g}; divide mean and std by 255")
 
 
 def normalized(

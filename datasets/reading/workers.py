@@ -241,8 +241,8 @@ class WorkerPool:
             if self._busy[ours]
         )
         return LoaderError(
-            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: it was stopped, or its "
-            "storage does not answer; give a larger timeout= if a batch may take longer"
+            f"no batch for {self._timeout_s:g} s from worker {named} of {len(self._workers)}: stopped, or waiting "
+            "for storage that does not answer; give a larger timeout= if a batch may take longer"
         )
 
     def _died(self, connection: Connection) -> LoaderError:

@@ -112,7 +112,7 @@ def memory_errors(model: BenchModel, batch: int, crop: int, device: str) -> Iter
         full = isinstance(why, (MemoryError, torch.OutOfMemoryError))
         if not full and not any(words in str(why) for words in _FULL):
             raise
-        what = "the loader" if model == "none" else f"training {model}"
+        what = "the loader" if model == "none" else f"training model {model!r}"
         raise BenchError(
             f"{what} with batches of {batch} images of {crop} px does not fit into the memory of "
             f"{'this machine' if device == 'cpu' else 'the GPU'}; choose a smaller --batch or --crop"
@@ -133,7 +133,8 @@ def prove(run: Run) -> dict[str, Any]:
     asked = list(map(path, order.numbers.tolist()))
     for at, count in enumerate(came[path] for path in asked):
         if count != 1:
-            raise BenchError(f"{run.variant} gave sample {at} {count} times in an epoch: this is a bug in presize")
+            what = f"gave sample {at} not once but {count} times in an epoch"
+            raise BenchError(f"{run.variant} {what}: this is a bug in presize")
     if len(came) > len(asked):
         raise BenchError(f"{run.variant} gave samples that were not requested: this is a bug in presize")
     digest = None

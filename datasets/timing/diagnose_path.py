@@ -60,9 +60,9 @@ def diagnose_path(
     """Train a model on random crops of the images in `path`, a folder or a dataset, and find the bottleneck. On the
     CPU, training gets half of the cores, so that its speed does not depend on the number of workers.
 
-    `trial`: a small presized dataset of the same images, whose loaders become alternatives. `trial_name`: words for
-    presizing all images, for the advice. Raises BenchError if memory runs out, OptionError if the device is missing,
-    and DiagnosisError if reading or training fails.
+    `trial`: a small presized dataset of the same images, whose loaders become alternatives. `trial_name`: name of
+    presizing in the advice, such as "Presize to 256 px". Raises BenchError if memory runs out, OptionError if the
+    device is missing, and DiagnosisError if reading or training fails.
     """
     begin = time.perf_counter()
     device = as_device(options.device or accelerator())
@@ -86,7 +86,7 @@ def diagnose_path(
         alternatives["Read it with Loader"] = _loader("loader", path, options, device)
     elif trial is not None and (share := _stored_share(trial)) >= _SMALL_ALREADY:
         notes.append(
-            f"{trial_name} was not tried: it would store {share:.0%} of the bytes, as the images are already small."
+            f'"{trial_name}" was not tried: it would store {share:.0%} of the bytes, as the images are already small.'
         )
     elif trial is not None:
         alternatives[f"{trial_name} and read it with LMDBDataset"] = _loader("lmdb", trial, options, device)

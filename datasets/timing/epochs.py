@@ -215,14 +215,15 @@ class Epoch:
 
 
 def time_epoch(loader: Iterable[Any], step: NoModel, *, warmup_steps: int = 1) -> Epoch:
-    """Read an epoch of `loader` and run `step` on each batch. Child processes of this process count as its workers.
+    """Read an epoch of `loader` and run `step` on each batch. All child processes of this process count as the
+    loader's workers.
 
     Args:
         loader: Iterable of batches (images, ...) or images.
         step: Step to run on each batch.
         warmup_steps: Number of steps to leave out, from 1. MLPerf Storage leaves out one. n workers that start together
-            deliver their first n batches together: leave out n to see the rate of a long epoch. An epoch without more
-            steps is counted in full.
+            deliver their first n batches together: leave out n to see the rate of a long epoch. An epoch with no
+            further steps is counted in full.
 
     Raises:
         OptionError: There is no batch, or `warmup_steps` is out of range.

@@ -55,7 +55,12 @@ class BenchOptions:
         "Size of the datasets to build.",
         unset="that of a given dataset, else 256", metavar="N|WxH", parse=Size.parse,
     )  # fmt: skip
-    epochs: int = option(3, "Epochs in each run.", "This includes the first epoch.", metavar="N", low=1, high=1000)
+    epochs: int = option(
+        3,
+        "Epochs in each run.",
+        "Rates leave out the first, unless it is the only one.",
+        metavar="N", low=1, high=1000,
+    )  # fmt: skip
     steps: int | None = option(
         None, "End epochs after N batches.", unset="whole epochs", metavar="N", low=1, high=2**48
     )

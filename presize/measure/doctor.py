@@ -101,7 +101,7 @@ def _cpu(facts: CheckUp) -> Judged:
     if instructions is None:
         return "unknown", f"{model}; its SIMD instructions are not known"
     if not instructions:
-        return "warn", f"{model}, without SSE4, AVX2 or NEON", "use a newer CPU: codecs need SIMD"
+        return "warn", f"{model}, without SSE4, AVX2 or NEON", "use a newer CPU: codecs are slow without SIMD"
     if instructions == ("SSE4",):
         return "warn", f"{model}, SSE4", "codecs are faster with AVX2: pass the host CPU through to the virtual machine"
     return "ok", f"{model}, {instructions[-1]}"
@@ -308,7 +308,8 @@ def _reading(facts: CheckUp) -> Judged | None:
     needed = reading.readers * (_CORE_IMAGES_PER_S if content.shards else core_rate)
     if reading.random_reads_per_s >= needed:
         return "ok", f"{found}, cold"
-    return "warn", f"{found}, cold; {plural(reading.readers, 'core')} can use about {_rounded(needed)}", _faster(facts)
+    found += f", cold; {plural(reading.readers, 'core')} can use about {_rounded(needed)}/s"
+    return "warn", found, _faster(facts)
 
 
 def _faster(facts: CheckUp) -> str:

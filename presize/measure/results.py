@@ -245,7 +245,9 @@ def _compared(kind: Kind, variants: Sequence[Summary]) -> str:
         rate = f"{rate_text(first.images_per_s.median)} images/s"
         return f"{trains}at {rate} from {names[0]}" if trains else f"{names[0]} reads {rate}"
     if fastest.images_per_s.min <= first.images_per_s.max:
-        return f"{trains}no faster than from {names[0]}" if trains else f"nothing reads faster than {names[0]}"
+        if trains:
+            return f"{trains}no faster from any other variant than from {names[0]}"
+        return f"nothing reads faster than {names[0]}"
     gain = f"{factor_text(fastest.speedup)} times as fast"
     return f"{trains}{gain} from {names[1]}" if trains else f"{names[1]} reads {gain} as {names[0]}"
 

@@ -78,8 +78,8 @@ class ViewedDataset:
         paths = [self.row(sample)["path"] for sample in sorted({0, last // 4, last // 2, last})]
         if self.raw is not None and not any(is_safe(path) and os.path.lexists(self.raw / path) for path in paths):
             raise OptionError(
-                f"raw: {str(self.raw)!r} has no {paths[0]!r}, nor other sources that were tried; expected the "
-                "folder of files that the dataset was built from"
+                f"raw: {str(self.raw)!r} has neither {paths[0]!r} nor the other sources that were tried; "
+                "expected the folder of files that the dataset was built from"
             )
 
     @cached_property

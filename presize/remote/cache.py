@@ -286,7 +286,8 @@ def open_dataset(
 
 
 def default_cache_dir(option: str = "cache_dir") -> Path:
-    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError about `option` if no home is known."""
+    """Return ``$XDG_CACHE_HOME``, by default ``~/.cache``. Raises OptionError, which names `option`, if the
+    user has no home directory."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:

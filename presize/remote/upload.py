@@ -153,7 +153,7 @@ def claim_place(bucket: Bucket, claim: bytes) -> None:
     if not refuses:
         raise RemoteError(
             f"{bucket.url}: this store overwrites existing objects despite If-None-Match, so two copies to one URL "
-            "could mix; copy it with another tool, or to another store"
+            "could mix; copy the dataset with another tool, or to another store"
         )
     try:
         user = getpass.getuser()

@@ -13,7 +13,7 @@ from commands import Ran
 from users import without_privileges
 
 MILLISECONDS = "expected milliseconds above 0 up to 1e9, got"
-RAW_OF_OTHERS = "has no '0-red-disc/0000.jpg', nor other sources that were tried; expected the folder of files that"
+RAW_OF_OTHERS = "has neither '0-red-disc/0000.jpg' nor the other sources that were tried; expected the folder of files"
 SIMULATE = "simulate --workers 7 --load-ms 2000 --step-ms 100"
 
 MISTAKES = [

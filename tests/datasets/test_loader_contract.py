@@ -582,7 +582,7 @@ NORMALIZE = ((0.5,) * 3, (0.5,) * 3)
         (Loader, {"dtype": torch.float16}, "dtype: torch.float16 needs normalize"),
         (Loader, {"normalize": ((0.5,), (0.5,))}, r"normalize: expected \(mean, std\) of 3 channels"),
         (Loader, {"normalize": ((0.5,) * 3, (0.0,) * 3)}, r"normalize: expected \(mean, std\)"),
-        (Loader, {"normalize": ((123, 117, 104), (58, 57, 57))}, "normalize: .* 0 to 1, got 123; divide both by 255"),
+        (Loader, {"normalize": ((123, 117, 104), (58, 57, 57))}, "normalize: .*1, got 123; divide mean and std by 255"),
         (Loader, {"normalize": NORMALIZE, "dtype": torch.int8}, "dtype: expected a floating-point type"),
         (
             Loader,

@@ -161,7 +161,7 @@ JUDGED = [
     (changed("storage", ON_DISK, kind="network"), "storage", "ok", "over a network", "a network that is fast enough"),
     (changed("storage", file_system=None), "storage", "unknown", "not known", "no mountinfo"),
     (ON_DISK, "reading", "ok", "100,000 records/s of 30 kB in random order (16 readers), 3 GB/s", "a fast disk"),
-    (replace(ON_DISK, reading=SLOW), "reading", "warn", "16 cores can use about 80,000", "a disk that is slower"),
+    (replace(ON_DISK, reading=SLOW), "reading", "warn", "16 cores can use about 80,000/s", "a disk that is slower"),
     (replace(ON_DISK, reading=SLOW), "reading", "warn", 'preload="page-cache"', "a dataset that fits into memory"),
     (
         changed("memory", replace(ON_DISK, reading=SLOWER), available=GB), "reading", "warn", "ShardShuffled",
