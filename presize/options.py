@@ -136,7 +136,7 @@ class ImageOptions:
     quality: int = option(
         90,
         "JPEG and WebP quality, 1 to 100.",
-        "FFCV and the timm recipes train from quality 90 with 4:2:0.",
+        "FFCV's ImageNet recipe stores quality 90 with 4:2:0.",
         metavar="Q", low=1, high=100,
     )  # fmt: skip
     subsampling: Subsampling = option("420", "JPEG chroma subsampling.")

@@ -1,1 +1,1 @@
-"""Turns a folder of images into a dataset: planning, tasks, publishing; resuming, updates, builds by parts."""
+"""Turns a folder of images into a dataset: planning, tasks, publishing; resuming, updates, builds in parts."""

@@ -56,7 +56,7 @@ _LOCK_PATIENCE_S = 2.0
 """Time that a part waits for the lock, which other parts hold for a moment as they end."""
 _PLANNING_LOCK = ".presize.planning.lock"
 LISTING = ".presize-listing.arrow"
-"""List of the samples of a build by parts (presize.builder.parts)."""
+"""List of the samples of a build in parts (presize.builder.parts)."""
 _LEFTOVER = re.compile(r"\.presize-\d+\.npz|\.presize-part-\d+\.lock|" + re.escape(LISTING))
 """Sidecars, and the lock and listing files of parts."""
 _NEW_MANIFEST = ".presize-manifest.json"

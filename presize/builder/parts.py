@@ -1,4 +1,4 @@
-"""Shared list of samples of a build by parts: the part that starts first lists the source; all others read it."""
+"""Shared list of samples of a build in parts: the part that starts first lists the source; all others read it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def build_planned(
     on_shard: Callable[[ShardDone], None] = lambda _: None,
     listing: SharedListing | None = None,
 ) -> Built:
-    """Run `plan` in `output`, as build_dataset does. `listing` is the shared listing of a build by parts."""
+    """Run `plan` in `output`, as build_dataset does. `listing` is the shared listing of a build in parts."""
     check_listed(plan, run)
     with working_in(output.path):
         published = output.manifests()

@@ -196,7 +196,7 @@ def fetch(url: str, folder: CacheFolder, files: Sequence[DataFile]) -> None:
     with _writing_in(folder.root):
         while True:
             if not folder.is_there() and prepare(url, folder.root.parent) != folder.root:
-                raise DatasetError(f"{url} was updated or replaced since it was opened; open it again")
+                raise DatasetError(f"{url} has been updated or replaced since it was opened; open it again")
             connections = Connections()
             fetch_one = partial(_fetch_one, bucket, folder, connections=connections, keep=keep)
             try:

@@ -289,7 +289,7 @@ def _reopen(arguments: tuple[Any, ...], index_sha256: str, companion: str | None
             origin.provide(())  # creates the folder again if it was removed
         data = Dataset(*arguments)
         if data.manifest.index.sha256 != index_sha256:
-            raise DatasetError(f"{data.root} was updated or replaced since it was opened; open it again")
+            raise DatasetError(f"{data.root} has been updated or replaced since it was opened; open it again")
         data.read_with = tuple(read_with)
         if companion is not None:
             data = data.companion(companion)

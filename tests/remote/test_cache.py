@@ -388,7 +388,7 @@ def test_a_different_dataset_after_a_removal_is_not_read(dataset: Path, url: str
     opened = LMDBDataset(url, cache_dir=tmp_path / "cache")
     upload(Path(__file__).parents[1] / "fixtures" / "format-1", prefix)
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(DatasetError, match="was updated or replaced since it was opened; open it again"):
+    with pytest.raises(DatasetError, match="has been updated or replaced since it was opened; open it again"):
         opened[0]
 
 
