@@ -85,7 +85,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     (".", "'.' ", "the source itself"),
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
     ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case matters", "case counts"),
-    ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg'; source", "another suffix"),
+    ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg' (source", "another suffix"),
     ("dogs%2F0.jpg", "'dogs%2F0.jpg' does not exist; there is 'dogs/0.jpg'", "a URL's escapes are not decoded"),
     ("two", "'two' does not exist; there are 'two.jpg' and 'two.png'", "which of the two?"),
     ("e\u0301\xe9", r"; there are 'e\u0301e\u0301.jpg' and '\xe9\xe9.jpg', and this is 'e\u0301\xe9'", "which?"),
@@ -97,7 +97,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("cats/", "'cats/' is not a file", "a folder"),
     ("pipe", "'pipe' is not a file", "opening it would wait for ever"),
     ("zero", "'zero' is a link out of the source; use --follow-links", "a device, outside"),
-    ("out/1.jpg", "'out/1.jpg' is a link out of the source; use --follow-links if you trust it; source", "outside"),
+    ("out/1.jpg", "'out/1.jpg' is a link out of the source; use --follow-links if you trust it (source", "outside"),
 ]  # fmt: skip
 LINKS = (
     "broken.jpg -> nowhere",
