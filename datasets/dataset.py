@@ -25,12 +25,13 @@ from presize.datasets.read_only import (
     position,
     read_only,
 )
+from presize.datasets.reading.generators import seeded
 from presize.datasets.reading.memory import LentRows, TensorFormat, send_without_descriptors
 from presize.datasets.reading.order import Numbers, sample_numbers
 from presize.datasets.reading.stored_image import Decode, check_decode
 from presize.datasets.reading.transfer import Normalize
 from presize.datasets.sample_images import SampleImages, TransformedImages
-from presize.datasets.sampler import visits
+from presize.datasets.sampler import Visit, visits
 from presize.datasets.targets import (
     FlipPairs,
     Records,
@@ -65,7 +66,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     Args:
         root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
         transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
-            later; other options cannot.
+            later; other options cannot. With presize's samplers torch's, NumPy's and Python's generators are seeded for
+            each call of `transform` and restored afterwards; threads of one process share them.
         target: the index column to return with the image. A list of names gives a tuple, a dict of names a dict. With
             None, or "label" in a dataset without labels, a sample is only its image. Boxes and keypoints are tensors
             and move with the crop (docs/detection.md).
@@ -311,15 +313,18 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
             images = reading.images.crops(reader, samples, draws, whole=reading.reads_batches)
             shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
         read = []
-        for i, image, geometry in zip(samples, images, shown, strict=True):
-            if rows is not None:
-                rows.next_sample()
-            if rest is not None:
-                image = self._transformed(rest, image, rows)
-            if self.target is not None:
-                target = self._targets.at(i, geometry)
-                image = image, target if self.target_transform is None else self.target_transform(target)
-            read.append(image)
+        is_keyed = rest is not None and any(isinstance(index, Visit) for index in indices[:1])
+        with seeded(visits(indices) if is_keyed else None) as seed_at:
+            for at, (i, image, geometry) in enumerate(zip(samples, images, shown, strict=True)):
+                if rows is not None:
+                    rows.next_sample()
+                if rest is not None:
+                    seed_at(at)
+                    image = self._transformed(rest, image, rows)
+                if self.target is not None:
+                    target = self._targets.at(i, geometry)
+                    image = image, target if self.target_transform is None else self.target_transform(target)
+                read.append(image)
         return read
 
     def _transformed(self, rest: Callable[[Any], Any], image: Any, rows: LentRows | None) -> Any:

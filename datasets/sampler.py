@@ -22,16 +22,23 @@ from presize.options import check_range
 
 _DRAWN_AT_ONCE = 1024
 
-_MOVED = {
-    "samples": "the samples of the dataset, or their order, have changed since this was saved",
+_DIFFERENCES = {
+    "length": "an epoch has {value:,} positions, and had {saved:,} when this was saved; give the same dataset and "
+    "shuffle=",
+    "population": "the dataset has {value:,} samples, and had {saved:,} when this was saved; give the same dataset",
+    "seed": "seed is {value}, and was {saved} when this was saved; give seed={saved}",
+    "order": "this was saved with another order; give the same shuffle=, with the same options, weights or targets",
+    "samples": "the samples of the dataset, or their order, have changed since this was saved; begin the epoch again "
+    "with set_epoch({epoch!r})",
     "shards": "samples of the dataset have moved to other shards since this was saved, which changes the order of "
-    "ShardShuffled",
+    "ShardShuffled; begin the epoch again with set_epoch({epoch!r})",
 }
-"""Reasons to refuse the state of a dataset that has changed since, by the name that differs."""
+"""Reasons to refuse a state, by the name of the value that differs."""
 
 
 class Visit(int):
-    """A sample number with (seed, epoch, key) of its crops (see Order.keys): persistent workers miss set_epoch()."""
+    """A sample number with (seed, epoch, key) of its crops and transforms (see Order.keys): persistent workers miss
+    set_epoch()."""
 
     seed: int
     epoch: int
@@ -240,7 +247,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any batch size and number of ranks or workers. Raises OptionError
         unless `state` is a state of the same order, seed, length and dataset."""
-        if not isinstance(state, Mapping) or not {"length", "epoch", "consumed"} <= {*state}:
+        if not isinstance(state, Mapping) or not {"length", "seed", "epoch", "consumed"} <= {*state}:
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
         if not self._seed_is_given:
@@ -249,12 +256,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             saved = state.get(name)
             if name == "samples" and saved is None:  # saved by a sampler without a fingerprint
                 continue
-            if not isinstance(saved, int) or saved != value:
-                if name in _MOVED:
-                    raise OptionError(
-                        f"state: {_MOVED[name]}; begin the epoch again with set_epoch({state.get('epoch')!r})"
-                    )
-                raise OptionError(f"state: expected one saved with {name} {value}, got {reprlib.repr(saved)}")
+            if not isinstance(saved, int):
+                raise OptionError(f"state: {name}: expected a whole number, got {reprlib.repr(saved)}")
+            if saved != value:
+                words = _DIFFERENCES[name].format(value=value, saved=saved, epoch=state["epoch"])
+                raise OptionError(f"state: {words}")
         epoch = check_range("state: epoch", state.get("epoch"), 0, MOST_SEED)
         consumed = check_range("state: consumed", state.get("consumed"), 0, len(order))
         ranks = self._order_ranks or 1

@@ -75,7 +75,7 @@ def main() -> None:
         ("source-kb", 110, "size of a photograph; ImageNet"),
         ("stored-kb", 30, "size of a stored image; 4,000 of ImageNet at 256 px"),
         ("index-bytes", 95, "index bytes per sample, with a path of 27 bytes and a label"),
-        ("listed-s", 150_000, "files listed per second; results/samples.csv, ext4"),
+        ("listed-s", 130_000, "files listed per second; results/samples.csv, ext4"),
         ("driver-bytes", 125, "memory per sample for listing and publishing; results/samples.csv"),
         ("part-mb", 100, "size of a part of an upload"),
         ("core-hour", 0.04, "price"),

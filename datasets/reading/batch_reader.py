@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import numbers
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -21,6 +19,7 @@ from presize.datasets.applied import EachView, apply
 from presize.datasets.collate import NEEDS_A_CROP
 from presize.datasets.crops import DECODE_SCALES, RANDOM_FILTERS, Crop, CropGeometry, Crops, as_size, check_crops
 from presize.datasets.reading.draws import uniform
+from presize.datasets.reading.generators import seeded
 from presize.datasets.reading.memory import TensorFormat, new_batch, tensors_over
 from presize.datasets.reading.regions import (
     ArrayRows,
@@ -325,9 +324,6 @@ def _around(boxes: Ints, members: npt.NDArray[np.bool_]) -> tuple[Ints, npt.NDAr
 
 # ---- with a transform called for each image ----
 
-_STREAM = -1
-"""Used as the number of a view, so that seeds are independent of the random numbers of crops."""
-
 Visits = tuple[Ints, int, int, Ints]
 """(samples, seed, epoch, keys), as for BatchReader.read."""
 
@@ -388,13 +384,9 @@ class TransformedReader:
         views = self._reader.views
         parts = [images_of(tensor[: len(kept)], self._decode) for tensor in batch[:views]]
         parts += [tensor[: len(kept)].unbind() for tensor in batch[views:]]
-        seeds = (uniform(seed, epoch, keys[kept], 1, _STREAM)[:, 0] * 2**53).astype(np.int64).tolist()
-        with _generators_kept() if self._is_seeded else nullcontext():
-            for sample, chosen, *images in zip(samples[kept].tolist(), seeds, *parts, strict=True):
-                if self._is_seeded:
-                    torch.default_generator.manual_seed(chosen)
-                    random.seed(chosen)
-                    np.random.seed([chosen & 0xFFFFFFFF, chosen >> 32])
+        with seeded((seed, epoch, keys[kept]) if self._is_seeded else None) as seed_at:
+            for at, (sample, *images) in enumerate(zip(samples[kept].tolist(), *parts, strict=True)):
+                seed_at(at)
                 try:
                     result = self._transformed(images)
                     leaves, spec = tree_flatten(result)
@@ -436,15 +428,3 @@ def _as_tensor(leaf: Any) -> torch.Tensor:
         f"transform: returns {type(leaf).__name__}; a Loader batches only tensors, arrays, images and numbers; use "
         "make_loader for others"
     )
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Restore torch's, NumPy's and Python's generators afterwards, since other code draws from them."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=()):
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])

@@ -202,6 +202,7 @@ class Dataset:
             wrong = places[0][0] if places[0][0] < 0 else places[-1][0]
             raise DatasetError(f"the index of {self.root} is damaged: there is no shard {wrong}")
         self._provide({shard for shard, _, _ in places})
+        changed: DatasetError | None = None  # the error of the record whose CRC-32 is wrong
         for shard, row, position in places:
             sample, reader = samples[position], self.shards[shard]
             try:
@@ -210,7 +211,8 @@ class Dataset:
                     if len(value) != self._nbytes[sample]:
                         raise self.damage(sample, "its length differs from the index")
                     if not self._is_sound(sample, value):
-                        raise _ChangedError(self.damage(sample, "its CRC-32 differs from the index"))
+                        changed = self.damage(sample, "its CRC-32 differs from the index")
+                        raise changed
                     yield position, value
             except CannotOpenError:
                 raise
@@ -219,7 +221,7 @@ class Dataset:
                     yield from ((position, value) for _, value in self.values([sample], _at(position, on_damage)))
                 elif gone := replaced(self.root, self.manifest):
                     raise gone from None
-                elif on_damage is None or not isinstance(error, _ChangedError):
+                elif on_damage is None or error is not changed:
                     raise
                 else:
                     on_damage(position, error)
@@ -271,10 +273,6 @@ class Dataset:
             f"{whose}sample {sample} ({self.path(sample)}) of {self.root} is damaged: "
             f"{str(what) or 'out of memory'}; presize verify lists all damage"
         )
-
-
-class _ChangedError(DatasetError):
-    """Error for a record with a wrong CRC-32."""
 
 
 def _at(position: int, on_damage: OnDamage | None) -> OnDamage | None:

@@ -228,7 +228,12 @@ REFUSED: list[tuple[Sequence[str], dict[str, Any], type[Exception], str]] = [
     (["folder"], {}, DatasetError, "is a folder of image files, without shards"),
     (["two sizes"], {}, DatasetError, "holds the datasets 24, 32; open one of them"),
     (["cat dog"], {"classes": ["cat"]}, SourceError, "has the class 'dog', which is not in the list"),
-    (["dog, cat", "bee dog"], {}, SourceError, r"class 0 is 'dog' in .*cat/out and 'bee' in .*dog/out; choose a list with --classes FILE"),
+    (
+        ["dog, cat", "bee dog"],
+        {},
+        SourceError,
+        r"class 0 is 'dog' in .*cat/out and 'bee' in .*dog/out; choose a list with --classes FILE",
+    ),
     (["cat dog", "flat"], {}, SourceError, LABELS.format("cat dog", "flat")),
     (["flat", "cat dog"], {}, SourceError, LABELS.format("cat dog", "flat")),
     (["cat dog", "numbers"], {}, SourceError, r"cat dog/out has classes and .*numbers/out has none"),

@@ -373,7 +373,7 @@ def test_the_state_after_an_epoch_is_the_start_of_the_next(make: Any, data: LMDB
 
 def test_the_state_of_another_order_is_refused(make: Any, data: LMDBDataset) -> None:
     state = make(data, 8, shuffle=True, seed=5, num_workers=0).state_dict()
-    with pytest.raises(OptionError, match="state: expected one saved with seed 6, got 5"):
+    with pytest.raises(OptionError, match="state: seed is 6, and was 5 when this was saved; give seed=5"):
         make(data, 8, shuffle=True, seed=6, num_workers=0).load_state_dict(state)
 
 

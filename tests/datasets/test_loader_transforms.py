@@ -6,7 +6,7 @@ import copy
 import multiprocessing
 import random
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from builds import build_images
 from presize.datasets import CenterCrop as Crop
-from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, collate, fuse
+from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, collate, fuse, make_loader
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, ImageOptions, Size
 from torchvision_like import CenterCrop, Compose, Normalize, RandomHorizontalFlip, ToTensor, noisy
@@ -213,24 +213,26 @@ def draws(loader: Any) -> list[list[float]]:
 
 
 def test_random_numbers_belong_to_the_visit_of_a_sample(dataset: Path) -> None:
-    data = LMDBDataset(dataset, noisy)
-    how: dict[str, Any] = {"crop": RandomResizedCrop(24), "flip": 0.5, "shuffle": True, "seed": 3}
+    data = LMDBDataset(dataset, noisy, crop=RandomResizedCrop(24), flip=0.5)
+    how: dict[str, Any] = {"shuffle": True, "seed": 3}
     loader = Loader(data, 8, num_workers=0, **how)
     first, second = draws(loader), draws(loader)
     assert len({tuple(numbers) for numbers in first + second}) == 2 * len(data), "no number repeats"
     for column in np.transpose(first)[:5]:
         assert len(set(column)) == len(data)
-    for workers, size in ((2, 8), (3, 5)):
-        with Loader(data, size, num_workers=workers, **how) as other:
-            assert [draws(other), draws(other)] == [first, second]
-    with Loader(data, 8, num_workers=1, **how) as other:
+    loads: tuple[Any, ...] = (Loader, make_loader)
+    for load, (workers, size) in product(loads, ((0, 7), (1, 5), (2, 8))):
+        other = load(data, size, num_workers=workers, **how)
+        assert [draws(other), draws(other)] == [first, second]
+    for load in loads:
+        other = load(data, 8, num_workers=1, **how)
         batches = iter(other)
         read = draws(islice(batches, 3))
         state = other.state_dict()
         batches.close()  # type: ignore[attr-defined]
-    resumed = Loader(data, 7, num_workers=2, **how)
-    resumed.load_state_dict(state)
-    assert read + draws(resumed) == first
+        resumed = load(data, 7, num_workers=2, **how)
+        resumed.load_state_dict(state)
+        assert read + draws(resumed) == first
 
 
 def test_a_sample_drawn_twice_is_transformed_twice(dataset: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, WeightedRandomSampler
 
 from batches import digest
 from presize.datasets import FolderDataset, LMDBDataset, RandomResizedCrop, collate, make_loader
@@ -200,12 +200,31 @@ def drawn(_: Any) -> torch.Tensor:
     return torch.tensor([float(torch.rand(())), random.random(), np.random.random()])
 
 
-def test_transforms_of_ranks_draw_different_numbers_and_the_first_rank_those_of_one_process(dataset: Path) -> None:
-    data = LMDBDataset(dataset, drawn, target=None)
+def test_a_random_transform_does_not_change_the_generators_of_the_program(dataset: Path) -> None:
+    after = []
+    for transform in (zeros, drawn):
+        torch.manual_seed(3)
+        random.seed(3)
+        np.random.seed(3)
+        list(make_loader(LMDBDataset(dataset, transform, target=None), 7, num_workers=0))
+        after.append(drawn(None))
+    assert torch.equal(*after)
 
+
+class Drawing(Dataset[torch.Tensor]):
+    """A dataset that is no LMDBDataset."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return drawn(index)
+
+
+def test_workers_of_ranks_draw_different_numbers_and_those_of_the_first_rank_the_numbers_of_one_process() -> None:
     def numbers_of(**options: int) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        return list(torch.cat(list(make_loader(data, 7, num_workers=2, **options))).unbind(1))
+        return list(torch.cat(list(make_loader(Drawing(), 7, num_workers=2, **options))).unbind(1))
 
     ranks = [numbers_of(rank=rank, ranks=2) for rank in range(2)]
     for first, second in zip(*ranks, strict=True):

@@ -154,22 +154,22 @@ def test_a_state_is_a_few_integers() -> None:
 def test_a_state_contains_everything_that_determines_an_order() -> None:
     shards = dealt(20, 4)
     for order, other, message in [
-        (Shuffled(20, 1), Shuffled(21, 1), "length 21, got 20"),
-        (Shuffled(20, 1), Shuffled(20, 2), "seed 2, got 1"),
-        (Shuffled(20, 1), Sequential(20, 1), "order "),
-        (Shuffled(20, 1), ShardShuffled(shards, 1), "order "),
-        (Shuffled(20, 1), Weighted(np.ones(30), 1, length=20), "population 30, got 20"),
-        (Weighted([1, 2, 3]), Weighted([3, 2, 1]), "order "),
-        (class_balanced([0, 0, 1, 1]), class_balanced([0, 1, 0, 1]), "order "),
-        (class_balanced([0, 1, 2, 3]), class_balanced([0, 0, 0, 0]), "order "),
-        (ShardShuffled(shards, 1, window=2), ShardShuffled(shards, 1, window=3), "order "),
-        (by_host(4, 2), by_host(8, 2), "order "),
-        (by_host(4, 2), by_host(4, 1), "order "),
-        (by_host(4, 2), ShardShuffled(shards, 1, window=1), "order "),
+        (Shuffled(20, 1), Shuffled(21, 1), "an epoch has 21 positions, and had 20 when this was saved"),
+        (Shuffled(20, 1), Shuffled(20, 2), "seed is 2, and was 1 when this was saved"),
+        (Shuffled(20, 1), Sequential(20, 1), "this was saved with another order"),
+        (Shuffled(20, 1), ShardShuffled(shards, 1), "this was saved with another order"),
+        (Shuffled(20, 1), Weighted(np.ones(30), 1, length=20), "the dataset has 30 samples, and had 20 when"),
+        (Weighted([1, 2, 3]), Weighted([3, 2, 1]), "this was saved with another order"),
+        (class_balanced([0, 0, 1, 1]), class_balanced([0, 1, 0, 1]), "this was saved with another order"),
+        (class_balanced([0, 1, 2, 3]), class_balanced([0, 0, 0, 0]), "this was saved with another order"),
+        (ShardShuffled(shards, 1, window=2), ShardShuffled(shards, 1, window=3), "this was saved with another order"),
+        (by_host(4, 2), by_host(8, 2), "this was saved with another order"),
+        (by_host(4, 2), by_host(4, 1), "this was saved with another order"),
+        (by_host(4, 2), ShardShuffled(shards, 1, window=1), "this was saved with another order"),
     ]:
         state = EpochSampler(order).state_dict()
         EpochSampler(pickle.loads(pickle.dumps(order))).load_state_dict(state)
-        with pytest.raises(OptionError, match=f"state: expected one saved with {message}"):
+        with pytest.raises(OptionError, match=f"state: {message}"):
             EpochSampler(other).load_state_dict(state)
 
 
@@ -218,7 +218,7 @@ def test_an_order_by_host_resumes_with_the_remaining_shards_of_each_host(
         ({"consumed": 21}, "state: consumed: expected a whole number from 0 to 20, got 21"),
         ({"consumed": None}, "state: consumed: .* got None"),
         ({"epoch": -1}, "state: epoch: expected a whole number from 0 to 9223372036854775807, got -1"),
-        ({"length": None}, "state: expected one saved with length 20, got None"),
+        ({"length": None}, "state: length: expected a whole number, got None"),
         (None, r"state: expected what state_dict\(\) returned, got "),
         ([("seed", 3)], r"state: expected what state_dict\(\) returned, got "),
     ],
