@@ -32,7 +32,8 @@ def seeded(visits: tuple[int, int, npt.NDArray[np.int64]] | None) -> Iterator[Ca
         seed = seeds[position]
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
-        np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+        # With only these two words NumPy would draw the same numbers as Python, whose generator is the same.
+        np.random.seed([seed & 0xFFFFFFFF, seed >> 32, 1])
 
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=()):

@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from builds import build_images
 from presize.datasets import CenterCrop as Crop
 from presize.datasets import LMDBDataset, Loader, RandomResizedCrop, collate, fuse, make_loader
+from presize.datasets.reading.generators import seeded
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, ImageOptions, Size
 from torchvision_like import CenterCrop, Compose, Normalize, RandomHorizontalFlip, ToTensor, noisy
@@ -233,6 +234,17 @@ def test_random_numbers_belong_to_the_visit_of_a_sample(dataset: Path) -> None:
         resumed = load(data, 7, num_workers=2, **how)
         resumed.load_state_dict(state)
         assert read + draws(resumed) == first
+
+
+def test_random_numbers_of_transforms_are_the_same_in_every_release() -> None:
+    expected = [
+        (0.10785508155822754, 0.6835476473862292, 0.5821135887229667),
+        (0.9994756579399109, 0.2710406318412295, 0.6760320499486429),
+    ]
+    with seeded((3, 1, np.array([5, 6]))) as seed_at:
+        for position, numbers in enumerate(expected):
+            seed_at(position)
+            assert (torch.rand(()).item(), np.random.random(), random.random()) == numbers
 
 
 def test_a_sample_drawn_twice_is_transformed_twice(dataset: Path) -> None:
