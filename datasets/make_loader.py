@@ -109,6 +109,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
             except OSError as error:
                 why = f"{SHARED_MEMORY}: {error.strerror}, and a DataLoader's workers need it; {_FIX}"
                 raise LoaderError(why) from None
+        self.sampler.choose_seed()  # before torch draws the seed of its workers, so that it is Loader's
         rank, given = self.sampler.schedule.rank, self.generator
         if rank and self._iterator is None:
             drawn = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given))

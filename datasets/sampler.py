@@ -158,7 +158,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         last = last or ("keep" if ranks == 1 else "pad")
         return replace(self._schedule, ranks=ranks, rank=own_rank if rank is None else rank, last=last)
 
-    def _choose_seed(self) -> None:
+    def choose_seed(self) -> None:
         """Give the order a seed if it has none, or if its seed was drawn before there were several ranks."""
         ranks = max(self._shared().ranks, _rank()[1])
         if self.order.seed is None or (self._seed_is_drawn and ranks > 1):
@@ -197,7 +197,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         """Begin the next epoch, as iterating does. Returns its number and its first global position."""
         schedule = self._shared()
         self._check_ranks(schedule)
-        self._choose_seed()
+        self.choose_seed()
         epoch, start = (self.epoch + 1, 0) if self.begun else (self.epoch, self.start)
         if isinstance(self.order, Given):
             epoch = self.order.draw(epoch, *_rank())
@@ -240,7 +240,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
                 )
             consumed = self.start
         check_range("consumed", consumed, 0, len(self.order))
-        self._choose_seed()
+        self.choose_seed()
         over = consumed > 0 and replace(schedule, rank=0).batch_count(consumed) == 0
         return {**self._identity(self.order), "epoch": self.epoch + over, "consumed": 0 if over else consumed}
 

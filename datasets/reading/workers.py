@@ -51,8 +51,11 @@ def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple
 
 
 def checked_timeout(timeout: float) -> float:
-    if timeout:
-        check_above_0("timeout", timeout)
+    try:
+        if timeout:
+            check_above_0("timeout", timeout)
+    except OptionError:
+        raise OptionError(f"timeout: expected seconds, or 0 to wait forever, got {timeout!r}") from None
     return timeout or 0
 
 

@@ -15,7 +15,8 @@ from presize.codecs.resize import target
 from presize.errors import SourceError, warn
 from presize.formatting import plural, printable
 from presize.options import BoxFormat, BuildOptions, Coordinates, ImageOptions, KeypointFormat, Size
-from presize.store.index import INDEX_COLUMNS
+from presize.sources.contents import OFFSET_OF, PLACE_COLUMNS
+from presize.store.index import COMPANION_COLUMNS, INDEX_COLUMNS
 
 Numbers = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -121,7 +122,7 @@ def scaled(table: pa.Table, options: BuildOptions, size: Size, heights: Ints, wi
 def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, widths: Ints) -> None:
     """Warn once per column about clipped boxes. The arguments are those of scaled()."""
     for place in options.boxes:
-        rows, has_area, bad = _bad_boxes(table, place, heights, widths)
+        rows, stays, bad = _bad_boxes(table, place, heights, widths)
         if not bad.any():
             continue
         found, images, first = rows.counted(table, bad)
@@ -129,19 +130,20 @@ def warn_of_bad_boxes(table: pa.Table, options: BuildOptions, heights: Ints, wid
         fitting = [str(each) for each in others if not _bad_boxes(table, each, heights, widths)[2].any()]
         hint = f"; all boxes would fit with --boxes {' or '.join(fitting)}: check the format" if fitting else ""
         warn(
-            f"column {place.column!r}: clipped {found} of {images}: boxes extend beyond the image or have no area "
-            f"(without area: {(~has_area).sum():,}); the first image is '{first}'; --bad-boxes reject leaves such "
-            f"images out{hint}"
+            f"column {place.column!r}: clipped {found} of {images}: boxes extend beyond the image, have no area or are "
+            f"not four numbers ({(~stays).sum():,} will be dropped when reading); the first image is '{first}'; "
+            f"--bad-boxes reject leaves such images out{hint}"
         )
 
 
 def _bad_boxes(
     table: pa.Table, place: Coordinates, heights: Ints, widths: Ints
 ) -> tuple[Rows, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return the rows of boxes, and for each box whether it has an area, and whether it is bad."""
+    """Return the rows of boxes, and for each box whether it has an area in its image, and whether it is bad."""
     rows, boxes = _boxes(table, place, heights, widths)
-    has_area = _has_area(boxes)
-    return rows, has_area, ~(has_area & _within(boxes, heights[rows.samples], widths[rows.samples]))
+    has_area, (heights, widths) = _has_area(boxes), (heights[rows.samples], widths[rows.samples])
+    stays = has_area & _has_area(np.clip(boxes, 0, np.stack((widths, heights) * 2, axis=1)))
+    return rows, stays, ~(has_area & _within(boxes, heights, widths))
 
 
 def extents(table: pa.Table, options: BuildOptions) -> Numbers | None:
@@ -185,9 +187,14 @@ def _has_area(boxes: Numbers) -> npt.NDArray[np.bool_]:
 
 def _rows(table: pa.Table, place: Coordinates) -> Rows:
     if place.column not in table.column_names:
-        others = ", ".join(name for name in table.column_names if name not in {*INDEX_COLUMNS, "label"})
-        known = f"it has {others}" if others else "give a --labels table that has it"
-        raise SourceError(f"{_option(place)} {place}: the label table has no column {place.column!r}; {known}")
+        ours, of_files = {*INDEX_COLUMNS, *PLACE_COLUMNS, "label"}, tuple(f"_{name}" for name in COMPANION_COLUMNS)
+        others = [
+            name
+            for name in table.column_names
+            if not (name in ours or name.startswith(OFFSET_OF) or name.endswith(of_files))
+        ]
+        known = f"the columns are {', '.join(others)}" if others else "give a --labels table that has it"
+        raise SourceError(f"{_option(place)} {place}: there is no column {place.column!r}; {known}")
     column: Any = table.column(place.column).combine_chunks()
     inner = column.flatten() if pa.types.is_large_list(column.type) else None
     if inner is None or not (pa.types.is_large_list(inner.type) or pa.types.is_null(inner.type)):

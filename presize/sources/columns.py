@@ -296,8 +296,10 @@ def _as_numbers(texts: pa.ChunkedArray, kind: ValueType, option: str) -> pa.Chun
 
 
 def label_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return booleans and bytes as texts, which name classes; return other labels unchanged."""
+    """Return booleans and bytes as texts, which name classes, and NaN as null; return other labels unchanged."""
     kind = labels.type
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(labels.cast(pa.float64())), pa.scalar(None, kind), labels)
     if not (pa.types.is_boolean(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)):
         return labels
     labels = labels if pa.types.is_boolean(kind) else labels.cast(pa.large_binary())

@@ -168,7 +168,8 @@ def _pax(value: bytes) -> dict[str, str]:
 
 CONSECUTIVE = "the files of a sample must be consecutive"
 
-_FIELDS = ("json", "cls", "txt")
+_FIELD_OF = {"cls": "label", "txt": "txt"}
+_FIELDS = ("json", *_FIELD_OF)
 _FIELD_BYTES = 1 << 20  # limit for a file with fields
 _SAMPLES_AT_ONCE = 16384
 _STEM = re.compile(r"((?:.*/)?[^/.][^/.]*)\.([^/]+)", re.DOTALL)
@@ -181,8 +182,9 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 def list_tar(path: str, name: str, options: SourceOptions, companions: Sequence[Companion] = ()) -> Contents:
     """List the samples of a tar, in its order. ``keys`` is the extension of images, if samples have several.
 
-    ``.json`` becomes a field for each of its keys, ``.cls`` a number called ``label``, ``.txt`` a text called ``txt``.
-    Other files of a sample are left out, unless they are companions.
+    ``.cls`` becomes a number called ``label``, ``.txt`` a text called ``txt``, ``.json`` a field for each of its keys,
+    followed by an underscore if one of the files has that name. Other files of a sample are left out, unless they are
+    companions.
     """
     try:
         with open(path, "rb", buffering=_WINDOW_BYTES, opener=open_at_once) as file:
@@ -292,7 +294,8 @@ class _Samples:
 
     def _read_fields(self, files: Mapping[str, Member]) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for extension, member in sorted(files.items()):  # a label in .json overrides that in .cls
+        of_files = {name for extension, name in _FIELD_OF.items() if extension in files}
+        for extension, member in sorted(files.items()):
             if extension not in _FIELDS:
                 self.left_out[f".{extension}"] += not self.companions
                 continue
@@ -303,7 +306,12 @@ class _Samples:
                 values = _fields_of(extension, text)
             except (ValueError, RecursionError) as error:
                 raise SourceError(f"its .{extension} cannot be read: {getattr(error, 'msg', error)}") from None
-            fields |= {field_name(name): value for name, value in values.items()}
+            for name, value in values.items():
+                name = field_name(name)
+                # A key never replaces the field of a file: samples with and without it would mix two kinds of labels.
+                while name in fields or (extension == "json" and name in of_files):
+                    name += "_"
+                fields[name] = value
         return fields
 
     def _reject(self, name: str, reason: str, error: str = SourceError.__name__) -> None:
@@ -351,11 +359,11 @@ def _images(extensions: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
 
 def _fields_of(extension: str, text: str) -> dict[str, Any]:
     if extension == "txt":
-        return {"txt": text}
+        return {_FIELD_OF[extension]: text}
     if extension == "cls":
         if not _CLASS_NUMBER.fullmatch(text):
-            raise ValueError(f"expected a whole number, got {text[:40]!r}")
-        return {"label": int(text)}
+            raise ValueError(f"expected a whole number, got {text[:40]!r}; write names as 'label' in a .json")
+        return {_FIELD_OF[extension]: int(text)}
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")

@@ -234,7 +234,8 @@ def test_bad_boxes_are_clipped_reported_once_and_keep_their_place(build: Builder
         build()
     (warning,) = said
     assert str(warning.message) == (
-        "column 'bbox': clipped 3 boxes of 2 images: boxes extend beyond the image or have no area (without area: 2); "
+        "column 'bbox': clipped 3 boxes of 2 images: boxes extend beyond the image, have no area or are "
+        "not four numbers (2 will be dropped when reading); "
         "the first image is 'a.png'; --bad-boxes reject leaves such images out"
     )
     first, second, third = build.data().column("bbox").to_pylist()
@@ -279,7 +280,7 @@ def test_bad_boxes_reject_their_image_on_request_and_an_update_equals_a_build_fr
 @pytest.mark.parametrize(
     ("column", "option", "said"),
     [
-        ({}, "bbox:xyxy", "--boxes bbox:xyxy: the label table has no column 'bbox'; give a --labels table that has it"),
+        ({}, "bbox:xyxy", "--boxes bbox:xyxy: there is no column 'bbox'; give a --labels table that has it"),
         ({"bbox": [1, 2, 3, 4]}, "bbox:xyxy", "holds large_list<item: int64>, expected lists of lists of numbers"),
         ({"bbox": [["a", "b", "c", "d"]]}, "bbox:xyxy", "expected lists of lists of numbers"),
         ({"bbox": "1 2 3 4"}, "bbox:xyxy", "expected lists of lists of numbers"),

@@ -224,7 +224,7 @@ class Drawing(Dataset[torch.Tensor]):
 def test_workers_of_ranks_draw_different_numbers_and_those_of_the_first_rank_the_numbers_of_one_process() -> None:
     def numbers_of(**options: int) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        return list(torch.cat(list(make_loader(Drawing(), 7, num_workers=2, **options))).unbind(1))
+        return list(torch.cat(list(make_loader(Drawing(), 7, seed=0, num_workers=2, **options))).unbind(1))
 
     ranks = [numbers_of(rank=rank, ranks=2) for rank in range(2)]
     for first, second in zip(*ranks, strict=True):

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_loaders_created_for_each_epoch_read_different_ones_and_the_same_after_m
     assert [epoch(make(data)) for _ in range(3)] == first
     torch.manual_seed(2)
     assert epoch(make(data)) not in first
+
+
+def test_both_loaders_draw_the_same_seed(data: LMDBDataset) -> None:
+    seeds = set()
+    for make, workers in product((Loader, make_loader), (0, 1)):
+        torch.manual_seed(1)
+        loader: Any = make(data, 8, shuffle=True, num_workers=workers)
+        epoch(loader)
+        seeds.add(loader.state_dict()["seed"])
+    assert len(seeds) == 1
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)

@@ -335,6 +335,13 @@ TARS = [
        rejected={"a.tar/1.png": "an earlier sample of the file has the same name"}),
     of("a missing label among others", in_tar(("1.png", CAT), ("1.cls", b"7"), ("2.png", CAT)),
        listed=[{"path": "1.png", "label": 7}], rejected={"a.tar/2.png": "it has no label"}),
+    of("a key of .json does not replace the field of a file",
+       in_tar(("1.png", CAT), ("1.cls", b"7"),
+              ("2.png", CAT), ("2.cls", b"8"), ("2.json", b'{"label": 100, "txt": "c", "label_": 1}'), ("2.txt", b"b"),
+              ("3.png", CAT), ("3.cls", b"9"), ("3.json", b'{"label": null}')),
+       listed=[{"path": "1.png", "label": 7, "label_": None, "label__": None, "txt": None, "txt_": None},
+               {"path": "2.png", "label": 8, "label_": 100, "label__": 1, "txt": "b", "txt_": "c"},
+               {"path": "3.png", "label": 9, "label_": None, "label__": None, "txt": None, "txt_": None}]),
     of("JSON of all kinds of values becomes columns",
        in_tar(("0.png", CAT), ("0.json", b'{"tags": ["a", "b"], "box": {"x": 1.5}, "n": null}'),
               ("1.png", CAT), ("1.json", b'{"tags": [], "n": 3, "flag": true}')),
@@ -363,7 +370,8 @@ TARS = [
     *(of(f".{extension} of {content[:20]!r}", one_field(extension, content), paths=["2.png"],
          rejected={"a.tar/1.png": said})
       for extension, content, said in (
-          ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'"),
+          ("cls", b"cat", "its .cls cannot be read: expected a whole number, got 'cat'; write names as 'label' in a "
+           ".json"),
           ("json", b"[1]", "its .json cannot be read: expected a JSON object"),
           ("json", b'{"a": ', "its .json cannot be read: Expecting value"),
           ("json", b"[" * 100_000, "its .json cannot be read: maximum recursion depth exceeded while decoding a JSON "

@@ -329,6 +329,8 @@ REFUSED = [
     (columns(path=[{"\n": 1}]), r"the path column holds struct<\n: int64>, expected strings", "structs as paths"),
     (columns(path=["a", "b"], label=["x", ""]), "1 of 2 rows have no label", "a class has a name"),
     (columns(path=["a", "b"], label=["x", None]), "1 of 2 rows have no label", "a class for every sample"),
+    (columns(path=["a", "b"], label=[2.0, float("nan")]), "1 of 2 rows have no label", "not a number is no class"),
+    (json_lines('{"path": "a", "label": 2}\n{"path": "b", "label": NaN}\n'), "1 of 2 rows have no label", "of json"),
     (txt("\n"), "it lists no samples", "a blank line"),
     (txt("a.jpg 1\nb.jpg\n"), "1 of 2 lines have no label, such as 'b.jpg', and others have one, such as", "some have"),
     (txt("a.jpg\nb.jpg\na.jpg\n"), "1 path is listed more than once; the first is 'a.jpg', 2 times; --repeated list "
