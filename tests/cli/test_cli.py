@@ -266,6 +266,14 @@ def test_dry_run_names_some_rejects_and_counts_the_others(build: Build, tmp_path
     assert "\x1b" not in out
 
 
+def test_derive_does_not_print_the_rejects_of_its_source(
+    presize: Callable[..., Ran], dataset: Path, tmp_path: Path
+) -> None:
+    rejected = [json.loads(line)["path"] for line in (dataset / "rejects.jsonl").read_text().splitlines()]
+    ran = presize("derive", dataset, tmp_path / "derived")
+    assert rejected and ran.code == 0 and not any(path in ran.out for path in rejected), ran.out
+
+
 def test_dry_run_reports_a_disk_that_is_too_small(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
