@@ -306,15 +306,15 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
             samples = self._rows[samples].tolist()
         rows = LentRows(self._formats, len(samples)) if rest is not None and len(samples) > 1 else None
         shown: Shown = [None] * len(samples)
-        if reader is None:
+        is_keyed = rest is not None and len(indices) > 0 and isinstance(indices[0], Visit)
+        draws = None if reader is None and not is_keyed else visits(indices)
+        if reader is None or draws is None:
             images = reading.images.stored(samples, lazily=rest is not None)
         else:
-            draws = visits(indices)
             images = reading.images.crops(reader, samples, draws, whole=reading.reads_batches)
             shown = self._targets.shown(reader, np.array(samples, np.int64), *draws)
         read = []
-        is_keyed = rest is not None and any(isinstance(index, Visit) for index in indices[:1])
-        with seeded(visits(indices) if is_keyed else None) as seed_at:
+        with seeded(draws if is_keyed else None) as seed_at:
             for at, (i, image, geometry) in enumerate(zip(samples, images, shown, strict=True)):
                 if rows is not None:
                     rows.next_sample()
@@ -388,8 +388,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         return np.arange(len(self)) if self._rows is None else self._rows
 
     def dev_shm_bytes(self, batch_size: int) -> int:
-        """Estimate the bytes of a worker's batch in /dev/shm: 8 per sample, plus the pixels unless
-        images are read as one batch."""
+        """Estimate the bytes of a worker's batch in /dev/shm: 8 per sample, and the pixels unless read as one batch."""
         reading = self._reading
         pixels = 0 if reading.reads_batches else reading.images.nbytes()
         return int(batch_size * (pixels + 8))

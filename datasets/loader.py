@@ -348,9 +348,6 @@ class Loader:
         """Resume where state_dict() was taken, with the same crop, and any batch size and number of workers or ranks.
         Raises LoaderError during an epoch, OptionError for a state of another order."""
         self._check_idle()
-        given = isinstance(self.sampler.order, Given)
-        if given and isinstance(state, Mapping) and state.get("consumed"):
-            raise OptionError("state: an epoch of a sampler cannot be resumed midway; give an order as shuffle=")
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
         self._delivered = 0

@@ -250,6 +250,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         if not isinstance(state, Mapping) or not {"length", "seed", "epoch", "consumed"} <= {*state}:
             raise OptionError(f"state: expected what state_dict() returned, got {reprlib.repr(state)}")
         order = self.order
+        if isinstance(order, Given) and state["consumed"]:
+            raise OptionError("state: an epoch of a sampler cannot be resumed midway; give an order as shuffle=")
         if not self._seed_is_given:
             order = with_seed(order, check_range("state: seed", state.get("seed"), 0, MOST_SEED))
         for name, value in self._identity(order).items():

@@ -127,10 +127,10 @@ def set_in_range(options: object, name: str, low: int, high: int) -> None:
     object.__setattr__(options, name, check_range(name, getattr(options, name), low, high))
 
 
-def check_above_0(name: str, value: Any) -> None:
-    """Raise OptionError unless `value` is a finite number above 0."""
+def check_above_0(name: str, value: Any, expected: str = "a number above 0") -> None:
+    """Raise OptionError unless `value` is a finite number above 0. `expected` describes it in the message."""
     if not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
-        raise OptionError(f"{name}: expected a number above 0, got {value!r}")
+        raise OptionError(f"{name}: expected {expected}, got {value!r}")
 
 
 def check_text(name: str, value: str) -> None:

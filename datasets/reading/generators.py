@@ -1,5 +1,5 @@
-"""Seeds torch's, NumPy's and Python's generators for the transform of each visit, so that its random numbers, like
-those of crops, depend only on (seed, epoch, key) and not on the number of workers."""
+"""Seeds torch's, NumPy's and Python's generators before the transform of each visit. Its random numbers then depend on
+(seed, epoch, key), as a crop does, and not on the number of workers."""
 
 from __future__ import annotations
 

@@ -51,11 +51,8 @@ def worker_counts(num_workers: int | None, prefetch_factor: int | None) -> tuple
 
 
 def checked_timeout(timeout: float) -> float:
-    try:
-        if timeout:
-            check_above_0("timeout", timeout)
-    except OptionError:
-        raise OptionError(f"timeout: expected seconds, or 0 to wait forever, got {timeout!r}") from None
+    if timeout:
+        check_above_0("timeout", timeout, "seconds, or 0 to wait forever")
     return timeout or 0
 
 

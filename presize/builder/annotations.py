@@ -141,7 +141,7 @@ def _bad_boxes(
 ) -> tuple[Rows, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return the rows of boxes, and for each box whether it has an area in its image, and whether it is bad."""
     rows, boxes = _boxes(table, place, heights, widths)
-    has_area, (heights, widths) = _has_area(boxes), (heights[rows.samples], widths[rows.samples])
+    heights, widths, has_area = heights[rows.samples], widths[rows.samples], _has_area(boxes)
     stays = has_area & _has_area(np.clip(boxes, 0, np.stack((widths, heights) * 2, axis=1)))
     return rows, stays, ~(has_area & _within(boxes, heights, widths))
 

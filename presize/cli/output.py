@@ -84,7 +84,7 @@ def facts_text(facts: Iterable[tuple[str, str]], width: int = 0) -> str:
 
 def reject_lines(count: int, file: object, first: Sequence[Reject]) -> list[str]:
     """Return lines with the number of rejected images, the reasons for the `first` ones, and the file with all."""
-    if not count:  # a derived dataset may list only those of its sources
+    if not count:  # the file of a derived dataset may still list rejects of its sources
         return []
     lines = [f"  {plural(count, 'image')} rejected; the reasons are in {file}"]
     lines += (f"    {printable(f'{reject.path}: {reject.reason}')}" for reject in first)
