@@ -614,7 +614,7 @@ def parse_shares(text: str) -> dict[str, Fraction]:
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """Limit on the rejected and unreadable images of a build: at most `count`, from 0, or a `share` of all samples,
+    """Limit on the rejected and unreadable images of a build: a `count` of 0 or more, or a `share` of all samples,
     from 0 to 1. Without either, any number is allowed."""
 
     count: int | None = None
@@ -655,7 +655,7 @@ _MAX_PARTS = 100_000
 
 @dataclass(frozen=True)
 class BuildPart:
-    """Part of a build: part `number`, from 1, of `of` parts, at most 100,000."""
+    """Part of a build in parts. `number` counts from 1; `of` is the number of parts, at most 100,000."""
 
     number: int
     of: int

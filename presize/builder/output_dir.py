@@ -340,7 +340,8 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Rename the manifests of an update. All are written before: those of only some sizes would not be a base."""
+        """Rename the manifests of an update. All of them are already written, so that recover() can finish an
+        interrupted call: a dataset of which only some sizes are updated could not be updated again."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):

@@ -181,7 +181,7 @@ def _companion_files(companion: Companion, merged: _Merged, size: Size) -> Compa
         if like_image.any() and not like_image.all():
             warn(
                 f"{companion.name}: stored {int((~like_image).sum()):,} of {plural(len(like_image), 'array')} "
-                "unchanged, because the shape does not begin with the height and width of the upright image; the "
+                "unchanged, because the shape does not match the height and width of the upright image; the "
                 "others are resized with their image"
             )
     is_mask, is_rgb = companion.is_exact and not companion.is_array, are_rgb(columns["source_facts"])

@@ -222,7 +222,7 @@ def _unchanged(plan: Plan, base: PublishedDataset, matched: Rows, jobs: int) -> 
 def _same_paths(
     companion: Companion, samples: pa.Table, base: PublishedDataset, matched: Rows
 ) -> npt.NDArray[np.bool_]:
-    """Return True for each sample whose companion has the same path. Those of a pattern follow their image's path."""
+    """Return True for each sample whose companion has the same path. A pattern's path depends only on the image's."""
     if companion.column is None:
         return np.ones(len(samples), np.bool_)
     old = companion_paths(companion, pa.table(base.indexes[0]))

@@ -113,7 +113,7 @@ class BuildResult:
 
         facts = [f"{plural(self.stored, 'image')}, {size_text(self.bytes)}, in {duration(self.seconds)}"]
         if self.rejected:
-            facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in its rejects file")
+            facts.append(f"{plural(self.rejected, 'image')} rejected; the reasons are in the rejects file")
         if self.unreadable:
             facts.append(f"{plural(self.unreadable, 'file')} could not be read; run again to retry")
         return build_html(self.out, [*facts, *loss_sentences(self.losses, self.pair_losses)])

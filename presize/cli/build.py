@@ -127,7 +127,7 @@ def build(
             f"--dry-run: cannot plan an update of a URL; first copy {out} to a folder with presize fetch."
         )
     if dry_run and part is not None:
-        raise click.UsageError("--part: --dry-run plans the whole build; leave one of --part and --dry-run out.")
+        raise click.UsageError("--part: --dry-run plans the whole build; leave out --part or --dry-run.")
     if part is not None and to_url:
         raise click.UsageError(
             f"--part: expected a folder shared by all machines, got {out}; build in one, then upload it with presize "

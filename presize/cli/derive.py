@@ -97,5 +97,5 @@ def _summary(result: DeriveResult) -> str:
         f"  {result.copied:,} copied, {result.resized:,} resized",
     ]
     if result.recompressed:
-        lines[1] += ": these are compressed a second time (a second generation of JPEG or WebP)"
+        lines[1] += "; the resized images were compressed a second time, which costs a little quality"
     return "\n".join([*lines, *reject_lines(result.rejected, result.rejects_file, result.first_rejects)])

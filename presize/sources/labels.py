@@ -125,7 +125,10 @@ def with_splits(source: Source, options: SourceOptions, images: str = "") -> Sou
         shares = parse_shares(split)
         splits = draw_splits(paths, shares, options.split_seed)
         if empty := shares.keys() - set(splits.unique().to_pylist()):
-            warn(f"--split {split}: no samples for {' and '.join(sorted(empty))}; the source has {len(paths):,}")
+            warn(
+                f"--split {split}: no samples for {' and '.join(sorted(empty))}; the source has "
+                f"{plural(len(paths), 'sample')}"
+            )
     return replace(source, table=table.append_column("split", splits))
 
 

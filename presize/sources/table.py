@@ -276,7 +276,7 @@ def _wrong_row(row: pa.csv.InvalidRow, separator: str) -> SourceError:
     else:
         fix = f'put quotes around a value that contains {separator!r}: "a{separator}b"'
     return SourceError(
-        f"row {row.number - 1:,} has {plural(row.actual_columns, 'value')}, and the header "
+        f"row {row.number - 1:,} has {plural(row.actual_columns, 'value')}, but the header has "
         f"{plural(row.expected_columns, 'column')}: {one_line(repr(row.text))}; {fix}"
     )
 

@@ -464,7 +464,7 @@ def test_a_sample_without_a_valid_array_is_rejected(content: bytes, reason: str,
 
 def test_arrays_that_differ_from_their_images_in_shape_give_a_warning_if_others_fit(tmp_path: Path) -> None:
     build = with_array(tmp_path / "raw", npy(np.zeros((9, 9))))
-    with pytest.warns(PresizeWarning, match="depth: stored 1 of 3 arrays unchanged, because the shape does not begin"):
+    with pytest.warns(PresizeWarning, match="depth: stored 1 of 3 arrays unchanged, because the shape does not match"):
         build()
     assert stored_arrays(build.out)["01"][0].shape == (9, 9)
 

@@ -272,7 +272,7 @@ def test_the_command_names_missing_parts_and_the_publishing_command(
     assert "12 images" in presize(*command).out
     assert "already published" in presize(*command, "--part", "1/2").out
     dry = presize(*command, "--part", "1/2", "--dry-run")
-    assert (dry.code, "leave one of --part and --dry-run out" in dry.err) == (2, True)
+    assert (dry.code, "leave out --part or --dry-run" in dry.err) == (2, True)
 
 
 @pytest.mark.parametrize("text", ["5/4", "0/4", "4", "1/0", "a/b", "1/1000000", "-1/3"])

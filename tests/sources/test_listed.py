@@ -279,7 +279,7 @@ SPLIT = [
     of("a table has the folders in its paths", table("path\nb/x/1.jpg\na/2.jpg\n", "b/x/1.jpg", "a/2.jpg"),
        CSV | BY_FOLDERS, split=["b", "a"]),
     of("a split without samples", files("a/1.jpg"), {"split": "train=0.999999999999,val=0.000000000001"},
-       said="no samples for val; the source has 1$", split=["train"]),
+       said="no samples for val; the source has 1 sample$", split=["train"]),
     *(of(f"splits of {' and '.join(names)}",
          several(*(in_tar(*tar_samples(1, n), name=f"raw/{name}") for n, name in enumerate(names)), files()),
          {"split": text}, split=split)

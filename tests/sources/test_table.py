@@ -270,16 +270,17 @@ REFUSED = [
     (file("labels.parquet", GARBAGE), "Parquet magic bytes not found", "not Parquet"),
     *((file(f"labels.{suffix}", ""), "it is empty; expected the paths of images", "nothing at all")
       for suffix in ("csv", "jsonl", "txt", "parquet")),
-    (csv("sep=;\npath;n\na;1\nb\n"), "row 2 has 1 value, and the header 2 columns: 'b'; an empty value also needs its "
-     "';'", "rows are counted after the header"),
+    (csv("sep=;\npath;n\na;1\nb\n"), "row 2 has 1 value, but the header has 2 columns: 'b'; an empty value also needs "
+     "its ';'", "rows are counted after the header"),
     (csv(bytes(5000)), "it is UTF-16 text or binary data", "zeros"),
     (csv("path,n\n\na,1\nb,2,\x1b[31m\n"),
-     r"row 2 has 3 values, and the header 2 columns: 'b,2,\x1b[31m'; put quotes around a value that contains ','",
+     r"row 2 has 3 values, but the header has 2 columns: 'b,2,\x1b[31m'; put quotes around a value that contains ','",
      "terminal codes stay text"),
     (csv("path;n\n" + "a;1\n" * 300_000 + "b\n"),
-     "row 300,001 has 1 value, and the header 2 columns: 'b'; an empty value also needs its ';'", "a cell is missing"),
-    (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, and the header 2 columns: 'a,1,'; also end the header with ','",
-     "empty cells behind the last column"),
+     "row 300,001 has 1 value, but the header has 2 columns: 'b'; an empty value also needs its ';'",
+     "a cell is missing"),
+    (csv("path,n\na,1,\nb,2,\n"), "row 1 has 3 values, but the header has 2 columns: 'a,1,'; also end the header with "
+     "','", "empty cells behind the last column"),
     (csv("cats/1.jpg,cat\ncats/2.jpg,cat\n"), "its first line is not a header: 'cats/1.jpg, cat'; expected the names "
      "of the columns, such as path,label", "a table without a header"),
     (csv("# ours\n# v2\npath,label\na,1\n"), "its first line is a comment: '# ours'; a table begins with the "

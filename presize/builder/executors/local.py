@@ -131,4 +131,6 @@ def _why(error: ChildDiedError | MemoryError) -> str:
     """Describe why a worker died, and what to do about it."""
     if isinstance(error, ChildStoppedError) or getattr(error, "code", 0) == -signal.SIGALRM:
         return f"({error}): the last one was stopped, or SRC or OUT does not answer; run again"
-    return f"({str(error) or 'out of memory'}), most often from lack of memory; run again with fewer --jobs"
+    if isinstance(error, MemoryError):
+        return f"({str(error) or 'out of memory'}); run again with fewer --jobs"
+    return f"({error}), most often from lack of memory; run again with fewer --jobs"
