@@ -45,8 +45,9 @@ def cpu_by_default() -> AbstractContextManager[Any]:
 
 
 def collate(samples: Sequence[Any]) -> Any:
-    """Combine samples as torch's default collate_fn does, except that views become a tuple of batches, and targets that
-    torch cannot stack and companion arrays of several shapes stay lists. Images read as one batch are not copied."""
+    """Combine samples as torch's default collate_fn does, with two exceptions: views become a tuple of batches; targets
+    that torch cannot stack, and companion arrays of different shapes, stay lists. Images read as one batch are not
+    copied."""
     if not hasattr(samples, "__getitem__") or len(samples) == 0:
         raise OptionError(f"samples: expected a list of at least one sample, got {samples!r}")
     as_list = samples.as_list if isinstance(samples, SampleList) else False

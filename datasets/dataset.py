@@ -66,8 +66,8 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
     Args:
         root: the folder with manifest.json, or its URL: s3://BUCKET/PATH, http(s)://, gs:// or az:// (docs/remote.md).
         transform, target_transform: called with the image and the target, as in torchvision. Both can be assigned
-            later; other options cannot. With presize's samplers torch's, NumPy's and Python's generators are seeded for
-            each call of `transform` and restored afterwards; threads of one process share them.
+            later; other options cannot. With presize's samplers, the generators of torch, NumPy and Python are seeded
+            for each call of `transform` and restored afterwards; threads of one process share them.
         target: the index column to return with the image. A list of names gives a tuple, a dict of names a dict. With
             None, or "label" in a dataset without labels, a sample is only its image. Boxes and keypoints are tensors
             and move with the crop (docs/detection.md).

@@ -96,12 +96,12 @@ class Fused:
 def fuse(transform: Transform | None, *, decode: Decode = "pil", data: Dataset | None = None) -> Fused:
     """Split `transform` into the part that presize can do as torchvision does, and the rest.
 
-    Boxes and flips have torchvision's distributions, pixels are equal to torchvision's from PIL images, and normalized
+    Boxes and flips have torchvision's distributions, pixels equal torchvision's for PIL images, and normalized
     values of equal pixels differ by at most 1e-6. presize takes over the beginning of a transform: RandomResizedCrop
     (also timm's), Resize((height, width)), CenterCrop or RandomCrop, also after Resize(N); then RandomHorizontalFlip,
     conversions to a tensor, an array and float32, and Normalize; and torchvision's ``weights.transforms()``. The filter
-    may be any but nearest; for uint8 tensors only bilinear, to within one grey level. Resulting tensors are plain
-    tensors in channels-last memory.
+    may be any but nearest for PIL images. For uint8 tensors it must be bilinear, and nearly all values are within one
+    grey level of torchvision's. Resulting tensors are plain tensors in channels-last memory.
 
     Args:
         transform: torchvision's Compose (v1 or v2), a transform of torchvision or timm, or an object that only calls

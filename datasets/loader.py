@@ -60,7 +60,8 @@ _ImagesAs = tuple[Crops | None, float | None, Normalize | None, torch.dtype | No
 """The options crop, flip, normalize and dtype."""
 
 _ENDED_EARLY = (
-    "this epoch ended early because its Loader was closed or began another; to read two at once, use two Loaders"
+    "this epoch ended early because its Loader was closed or began another epoch; to read two epochs at once, use two "
+    "Loaders"
 )
 
 

@@ -159,8 +159,8 @@ class ArrayRows:
         expected = (*shape, *self.shape) if self.is_cropped else self.shape
         if values.dtype != self.dtype or values.shape != expected:
             raise ValueError(
-                f"it is {values.dtype} of shape {values.shape}, expected {self.dtype} of shape {expected}, by the "
-                "index and the first record"
+                f"it is {values.dtype} of shape {values.shape}, but the index and the first record say {self.dtype} of "
+                f"shape {expected}"
             )
         out = view.out.view(self.dtype)
         if self.is_cropped:

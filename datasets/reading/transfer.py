@@ -278,7 +278,7 @@ def normalized(
     """Return a reader that normalizes, and None; for devices other than the CPU, `reader` and the normalization."""
     if normalize is None:
         if dtype is not None:
-            raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are uint8")
+            raise OptionError(f"dtype: {dtype} needs normalize=(mean, std); without it batches are integers")
         return reader, None
     if reader.deep:
         raise OptionError(

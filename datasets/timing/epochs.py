@@ -201,7 +201,7 @@ class Epoch:
     """Times of one epoch."""
 
     seconds: float  # from the start of the loader to the end of the last step
-    first_batch_s: float  # from the start of the loader to its first batch; in a first epoch with starting the workers
+    first_batch_s: float  # from the start of the loader to its first batch; the first epoch also starts the workers
     batches: int
     images: int
     window_s: float  # of the steps after the warm-up steps

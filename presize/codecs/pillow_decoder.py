@@ -185,7 +185,9 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
     converted = _converted(image, data, name)
     values = sixteen.values_behind(converted, data, name) if converted.mode in ("LA", "RGB", "RGBA") else None
     if values is None:
-        raise ImageError(f"16 bits of mode {image.mode} in a {name.upper()} are not supported; --depth 8 stores it")
+        raise ImageError(
+            f"16-bit pixels of mode {image.mode} are not supported in a {name.upper()}; --depth 8 scales them to 8 bits"
+        )
     return values
 
 

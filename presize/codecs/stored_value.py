@@ -24,7 +24,7 @@ def check_shape(found: tuple[int, int], expected: tuple[int, int]) -> None:
     """Raise ValueError unless an image has the (height, width) of the index."""
     if found != expected:
         raise ValueError(
-            f"it is {found[0]} pixels high and {found[1]} wide, and the index says {expected[0]} and {expected[1]}"
+            f"it is {found[0]} pixels high and {found[1]} wide, but the index says {expected[0]} and {expected[1]}"
         )
 
 

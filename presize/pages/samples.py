@@ -73,7 +73,7 @@ class ViewedDataset:
         return cls(data.root, data.manifest, data.index, data=data)
 
     def check_sources(self) -> None:
-        """Raise OptionError if the raw folder has no source of several samples: it is the wrong folder."""
+        """Raise OptionError if the raw folder has none of the sources of several samples: it is the wrong folder."""
         last = self.manifest.samples - 1
         paths = [self.row(sample)["path"] for sample in sorted({0, last // 4, last // 2, last})]
         if self.raw is not None and not any(is_safe(path) and os.path.lexists(self.raw / path) for path in paths):
@@ -314,7 +314,8 @@ def _is_mask(values: npt.NDArray[Any]) -> bool:
 
 
 def masked(picture: Pixels, mask: npt.NDArray[Any]) -> Pixels:
-    """Return `picture` with a colour over each number of a mask (height, width) of any size but 0, the background."""
+    """Return `picture` with a colour over each number of `mask`, (height, width), except 0, the background. Their sizes
+    may differ."""
     height, width = picture.shape[:2]
     small = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
     base = picture if picture.ndim == 3 else np.repeat(picture[:, :, np.newaxis], 3, axis=2)

@@ -327,7 +327,7 @@ class Bucket:
             with urllib.request.urlopen(url, timeout=SILENCE_S) as answer:
                 return ElementTree.fromstring(answer.read())
         except (ElementTree.ParseError, HTTPException) as error:
-            raise ValueError(f"its listing broke off: {error}") from None
+            raise ValueError(f"its listing cannot be read: {error}") from None
 
     def _signed(self, **config: Any) -> str:
         bucket = self.url.partition("://")[2].partition("/")[0]

@@ -281,7 +281,7 @@ def open_dataset(
         return data
     for name, value in (("cache_dir", cache_dir), ("cache_bytes", cache_bytes)):
         if value is not None:
-            raise OptionError(f"{name}: is for URLs, such as s3://BUCKET/PATH, and {root} is a folder; leave it out")
+            raise OptionError(f"{name}: only for URLs, such as s3://BUCKET/PATH, but {root} is a folder; leave it out")
     return Dataset(root, readahead, max_pixels, check)
 
 

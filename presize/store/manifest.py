@@ -1,4 +1,4 @@
-"""manifest.json: validated reading, atomic publishing. It names all files, so its rename is when a dataset changes."""
+"""manifest.json: validated reading, atomic publishing. It names all files: its rename publishes a dataset."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def starting_workers() -> Iterator[None]:
 
 
 def leave_to_parent(numbers: frozenset[signal.Signals] = FOR_PARENTS) -> None:
-    """Ignore signals in this process, which its parent will end. Call it from the main thread."""
+    """Ignore signals in this process; its parent will end it. Call this from the main thread."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -126,8 +126,8 @@ class RWLock:
 
     @contextmanager
     def alone(self, patience_s: float = math.inf) -> Iterator[None]:
-        """Hold the lock as writer once all readers have left, or after `patience_s`, as the kernel may hold a reader
-        that cannot be killed."""
+        """Hold the lock as writer once all readers have left, or after `patience_s`: a reader that is stuck in the
+        kernel cannot be killed."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _GATE)
         try:
             self._wanted[0] = 1  # set by one process at a time: it holds the gate

@@ -72,7 +72,7 @@ class Cpu:
     """The CPU.
 
     Attributes:
-        instructions: the ones of SSE4, AVX2, AVX-512 and NEON that it supports; None if unknown.
+        instructions: which of SSE4, AVX2, AVX-512 and NEON it supports; None if unknown.
         cores: number of cores on which this process may run.
         online: number of cores of the machine.
         quota: CPU time that the control group allows, in cores; None without a limit.

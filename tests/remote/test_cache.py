@@ -254,8 +254,8 @@ def test_orders_that_a_cache_cannot_hold_are_one_line_errors(
 @pytest.mark.parametrize(
     ("place", "options", "message"),
     [
-        ("/tmp", {"cache_dir": 5}, "cache_dir: is for URLs, such as s3://BUCKET/PATH, and /tmp is a folder"),
-        ("/tmp", {"cache_bytes": 5}, "cache_bytes: is for URLs, such as s3://BUCKET/PATH, and /tmp is a folder"),
+        ("/tmp", {"cache_dir": 5}, "cache_dir: only for URLs, such as s3://BUCKET/PATH, but /tmp is a folder"),
+        ("/tmp", {"cache_bytes": 5}, "cache_bytes: only for URLs, such as s3://BUCKET/PATH, but /tmp is a folder"),
         (URL, {"cache_bytes": 0}, "cache_bytes: expected a whole number from 1 to 9223372036854775807, got 0$"),
     ],
 )

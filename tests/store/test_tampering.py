@@ -313,7 +313,7 @@ TABLE: list[tuple[str, dict[str, str], dict[str, Change]]] = [
         "a record of less than none": index("nbytes", -1, 4),
     }),
     ("lmdb", reading("is damaged: its CRC-32 differs from the index", OTHER_RECORD), {"a sum": index("crc32", 7, 4)}),
-    ("lmdb", reading("and the index says 24 and 7", "and the index says 24 and 7", export=""), {
+    ("lmdb", reading("but the index says 24 and 7", "but the index says 24 and 7", export=""), {
         "another width": index("width", 7, 4),
     }),
     ("lmdb", {"verify": "index.arrow: a label is out of range for 2 classes"}, {
