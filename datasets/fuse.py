@@ -1,5 +1,5 @@
 """fuse: takes over the crop, flip and normalization at the beginning of a torchvision or timm transform. Transforms are
-recognised by class and attributes; the libraries are not imported."""
+recognized by class and attributes; the libraries are not imported."""
 
 from __future__ import annotations
 

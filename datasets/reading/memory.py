@@ -258,7 +258,7 @@ class BatchMemory:
         self._pieces: list[_Piece] = []  # oldest first
 
     def batch(self, formats: Sequence[TensorFormat], samples: int) -> Batch:
-        """Return an uninitialised batch, whose tensors can be sent without a copy, each once."""
+        """Return an uninitialized batch, whose tensors can be sent without a copy, each once."""
         send_without_descriptors()
         shapes = [(samples, *format.row_shape) for format in formats]
         nbytes, flags = packed_bytes(shapes), len(shapes)
@@ -276,7 +276,7 @@ _of_worker = BatchMemory()
 
 
 def new_batch(formats: Sequence[TensorFormat], samples: int, *, travels: bool = False) -> Batch:
-    """Return an uninitialised batch; in shared memory if it `travels` and this is a DataLoader worker."""
+    """Return an uninitialized batch; in shared memory if it `travels` and this is a DataLoader worker."""
     if travels and torch.utils.data.get_worker_info() is not None:
         return _of_worker.batch(formats, samples)
     rows = [np.empty((samples, *format.row_shape), np.uint8) for format in formats]
