@@ -2,14 +2,14 @@
 #   make demo      build a sample dataset and read it
 #   make test      the tests not marked slow, in about four minutes on two cores
 #   make test-all  all tests, those on random input with EFFORT times as many examples
-#   make test-no-extension   the tests of building and reading with libjpeg-turbo in place of presize's own decoder
+#   make test-no-extension   the tests of building and reading without the compiled code
 #   make test-trainers   Lightning, Accelerate and Transformers, which it installs, train from Loader and make_loader
 #   make test-transforms   transforms, loaders and readers of torchvision, timm and Albumentations, installed separately
 #   make test-engines   builds on clusters of Dask, Ray and Spark, which it installs (Spark needs Java 17), and on which
 #                  workers, schedulers and networks are lost
-#   make torture   builds killed, and refused, at every system call: an hour or two
-#   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them, all take hours
-#   make fuzz      the JPEG decoder, the resize and the readers of datasets, fuzzed for TIME seconds, an hour by default
+#   make torture   builds killed, or failing, at every system call, and every bit of a dataset flipped: an hour or two
+#   make mutants   one change at a time to the code: does a test notice? SAMPLE=N tries N of them; all take hours
+#   make fuzz      the C code and the readers of datasets, fuzzed for TIME seconds in total, an hour by default
 #   make check     tests, linter, types
 #   make docs      the documentation as a site: site/index.html
 #   make wheels    the wheel of this machine, with the JPEG decoder in it, audited, into dist/

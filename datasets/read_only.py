@@ -1,4 +1,5 @@
-"""Names of ImageFolder and DataLoader: those that presize lacks or fixes raise an error that says what to do."""
+"""Names of ImageFolder and DataLoader: those that presize lacks or makes read-only raise an error that says what to
+do."""
 
 from __future__ import annotations
 

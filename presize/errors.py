@@ -48,8 +48,8 @@ class RemoteError(PresizeError):
 
 
 class LoaderError(PresizeError):
-    """A loader cannot start or continue: a worker process died or did not answer in time, memory ran out, or presize
-    has a bug."""
+    """A loader cannot start or continue: a worker died or did not answer in time, memory or another resource ran out,
+    or the loader is in use by another epoch or process."""
 
 
 class BenchError(PresizeError):
@@ -57,7 +57,7 @@ class BenchError(PresizeError):
 
 
 class DiagnosisError(PresizeError):
-    """There is nothing to diagnose: the loader or the training step failed. ``__cause__`` is that error."""
+    """A diagnosis cannot start or continue. If the loader or the training step failed, ``__cause__`` is that error."""
 
 
 class PresizeWarning(UserWarning):

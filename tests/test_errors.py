@@ -1,4 +1,4 @@
-"""An old name works for a while, tells the code that uses it, and cannot be forgotten by the release without it."""
+"""An old name works with a warning until the release that removes it; the tests of that release fail if it is left."""
 
 from __future__ import annotations
 

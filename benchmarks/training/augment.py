@@ -32,7 +32,7 @@ LIBRARIES = {
 }
 _PEERS = ("torchvision", "albumentations")
 _SLOW_IMAGES = 512
-"""Images that variants read that decode whole images, drawn at random."""
+"""Images, drawn at random, that each variant reads if it decodes whole images."""
 
 
 def measure(command: list[str], library: str, workers: int, batches: tuple[int, ...]) -> Iterator[measuring.Columns]:

@@ -33,7 +33,7 @@ benchmarks/building/profile_build.py on two cores of an AMD EPYC, 2026-11-21."""
 
 START_UP_S = 0.3
 """Time from the start of a build to the first image of its worker processes. The median build of a few images took
-0.24 s (an Intel Xeon with two cores, 2026-11-28); a busy machine takes longer."""
+0.14 s (benchmarks/building/results/build.csv, 2026-11-28); a busy machine takes longer."""
 
 _PAGE_S = 0.2
 """Time to make report.html, apart from comparing images: jinja2, charts, thumbnails."""

@@ -81,7 +81,7 @@ static PyObject *resize_views(const Py_buffer *from, const Py_buffer *to, const 
     const Py_ssize_t channels = channels_of(from);
     Table across_table, down_table;
     const Table *across, *down;
-    /* Tables of rows do not depend on the level. */
+    /* Tables of the vertical axis do not depend on the level. */
     if (!read_axis(across_bytes, from->shape[1], to->shape[1], channels, level, &across_table, &across) ||
         !read_axis(down_bytes, from->shape[0], to->shape[0], 0, ANY, &down_table, &down) || (!across && !down)) {
         PyErr_SetString(PyExc_ValueError, "the tables are those of other sizes");

@@ -160,7 +160,7 @@ class Timeline:
 
     @property
     def utilisation(self) -> float:
-        """Share of the time that the training step took, from 0 to 1: U, as in presize.measure.stages."""
+        """Share of the time that the training step took, from 0 to 1."""
         return self.step_work_s / self.seconds if self.seconds else 0.0
 
     @property

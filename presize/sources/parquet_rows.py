@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 8
 _BUFFER_BYTES = 1 << 17
 """Less than the size of most pages of images, so that they are read without an intermediate copy."""
 _FOOTERS = 16
-"""Number of cached footers. The footer of a thousand row groups has some hundred kB."""
+"""Number of cached footers. The footer of a thousand row groups has hundreds of kB."""
 _TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
 
 

@@ -18,8 +18,9 @@ Groups = npt.NDArray[np.int64]
 
 def shard_count(samples: int, shard_samples: int | None = None, groups: Groups | None = None) -> int:
     """Return how many shards hold `samples` (1 or more): of `shard_samples` each if given, else at most one per group.
-    The default is the square root up to 512, half of the files that a process may open, or more to keep shards to
-    32,768 samples. The 32 shards of a thousand images keep every core busy. Independent of the number of cores."""
+    The default is the square root of `samples`, at most 512 (half of the usual 1,024 open files), but more to keep
+    shards to 32,768 samples. It does not depend on the number of cores: the 32 shards of a thousand images keep up to
+    32 cores busy."""
     if shard_samples is not None:
         return -(-samples // shard_samples)
     shards = max(min(math.isqrt(samples - 1) + 1, _MAX_SHARDS), -(-samples // _MAX_SHARD_SAMPLES))

@@ -25,7 +25,7 @@ T = TypeVar("T")
 SILENT_S = 60.0
 """Seconds without a heartbeat after which a child is killed."""
 _START_S = 30.0
-"""Seconds that a child has at least for its first heartbeat: Python may have to be read over a network."""
+"""Minimum time limit, in seconds, for a child's first heartbeat: Python may have to be read over a network."""
 _ENDS_WITHIN_S = 5.0
 _POLL_S = 1.0
 _WATCH_S = 0.5

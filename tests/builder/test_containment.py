@@ -24,7 +24,7 @@ import ctypes, os, pathlib, signal, sys
 from presize.codecs import transcode as module
 
 def hang():
-    ctypes.PyDLL(None).pause()  # without letting go of the interpreter
+    ctypes.PyDLL(None).pause()  # without releasing the GIL
 
 def out_of_memory():
     raise MemoryError

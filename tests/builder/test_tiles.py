@@ -70,7 +70,7 @@ def test_unchanged_jpegs_are_stored_in_tiles(tree: Path, tmp_path: Path, size: s
 
 
 @compiled
-def test_a_loader_reads_the_same_crops_as_without_tiles_from_a_different_dataset(tree: Path, tmp_path: Path) -> None:
+def test_tiles_make_a_different_dataset_with_the_same_crops(tree: Path, tmp_path: Path) -> None:
     plain = replace(ALL, image=replace(ALL.image, tiles="resized"))
     read = []
     for name, options in (("all", ALL), ("plain", plain)):

@@ -307,7 +307,7 @@ def test_missing_memory_is_an_error() -> None:
 
 @compiled
 def test_images_on_which_versions_of_pillow_disagree_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """12.2 and 12.3 resize images over 100 times as high as wide vertically first, earlier versions do not."""
+    """Pillow 12.2 and 12.3 resize images over 100 times as high as wide vertically first; earlier versions do not."""
     monkeypatch.setattr(pillow_resize, "installed_order", lambda: "horizontal first")
     for rows, height, is_left in ((200, 50, False), (201, 50, True), (201, 200, True), (201, 201, False)):
         pixels = noise((rows, 2, 3), 0)

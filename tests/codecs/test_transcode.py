@@ -89,7 +89,7 @@ def test_an_image_resized_during_decoding_has_the_pixels_of_a_whole_one(
 
 
 @compiled
-def test_an_image_resized_during_decoding_is_never_in_memory() -> None:
+def test_an_image_resized_during_decoding_is_never_whole_in_memory() -> None:
     data = encoded_jpeg(np.zeros((2000, 2000, 3), np.uint8))
     asked = ImageOptions(sizes=(Size(50, 1000), Size(40, 90)), fit="stretch", format="raw")
     tracemalloc.start()

@@ -192,7 +192,7 @@ def test_nothing_is_fused_unless_the_crop_is(transform: Any, reason: str) -> Non
     assert fused.rest is transform and fused.taken == () and reason in fused.reason
 
 
-def test_a_composition_in_a_composition_is_one() -> None:
+def test_nested_compositions_are_fused_as_one() -> None:
     inner = v2.Compose(
         [v2.RandomResizedCrop(9), torch.nn.Sequential(v2.RandomHorizontalFlip(0.25), v2.GaussianBlur(3))]
     )
@@ -520,7 +520,7 @@ def test_shared_memory_is_computed_for_floats_unless_batches_stay_whole(at_96: P
     assert erasing.dev_shm_bytes(4) == 4 * (64 * 64 * 3 * 4 + 8)
 
 
-def test_a_default_dtype_other_than_float32_keeps_to_tensor() -> None:
+def test_to_tensor_is_not_fused_for_a_default_dtype_other_than_float32() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         assert names(fuse(v1.Compose([v1.CenterCrop(9), v1.ToTensor()])).stays) == ["ToTensor"]

@@ -79,7 +79,7 @@ from presize.builder.run import build_dataset
 from presize.cli import main
 from presize.options import BuildOptions, RunOptions
 
-with tempfile.TemporaryDirectory() as place:  # what is imported, or computed once a process, by a build alone
+with tempfile.TemporaryDirectory() as place:  # what only a build imports, or computes once per process
     raw = Path(place, "raw")
     raw.mkdir()
     Image.new("RGB", (300, 300)).save(raw / "0.jpg")

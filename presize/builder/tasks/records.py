@@ -59,7 +59,7 @@ Encoded = dict[Stream, StoredRecord]
 @dataclass(frozen=True)
 class CrashPolicy:
     """Policy that keeps one image from ending the build: one that takes longer than `timeout_s` ends its process; one
-    at a time may have the machine to itself (`turnstile`, the file of a RWLock); `by_image` gives each a child."""
+    at a time may have the machine to itself (`turnstile`, the file of an RWLock); `by_image` gives each a child."""
 
     timeout_s: float
     turnstile: int

@@ -403,7 +403,8 @@ TARGET static bool decode_scan(Work *work)
 }
 
 /* Return whether blank blocks have a code. Without one, presize.codecs.jpeg.tiles cannot cut tiles that span rows, and
-   the whole image is decoded. This decoder then does the same, to detect the same errors. */
+   the whole image is decoded. This decoder then refuses the image: libjpeg-turbo also decodes all of it, and detects
+   the same errors. */
 static bool has_blanks(const Image *image)
 {
     for (int c = 0; c < image->count; c++)

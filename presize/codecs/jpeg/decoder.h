@@ -26,7 +26,7 @@ typedef struct {
 typedef bool Decoder(const Request *request);
 
 /* Recode the scan of a JPEG without a tile index in restart intervals of `interval` MCUs, at least 1. Return the number
-   of bytes written to `out`, including the end marker; 0 if a Decoder would refuse the header, tables or codes, and if
+   of bytes written to `out`, including the end marker; 0 if a Decoder would refuse the header, tables or codes, or if
    `out` is too small. */
 typedef int64_t Recoder(const uint8_t *data, const uint8_t *end, int64_t interval, uint8_t *out, int64_t out_bytes);
 

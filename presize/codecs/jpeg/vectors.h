@@ -144,7 +144,7 @@ INLINE void store4(uint8_t *out, V even, V odd)
     store(out + 32, _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
-/* Store the same without each fourth byte. Writes four bytes more than that. */
+/* Store the same pixels without their fourth bytes. Writes four bytes more than that. */
 INLINE void store3(uint8_t *out, V even, V odd)
 {
     const V three = _mm256_broadcastsi128_si256(

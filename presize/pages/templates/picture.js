@@ -125,7 +125,7 @@
     more(list, count, one, many_) {
       const note = list.parentElement.querySelector(".more");
       note.hidden = count <= 0;
-      note.textContent = `and ${many(count, one, many_)} more, not shown`;
+      note.textContent = `and ${count.toLocaleString("en")} more ${count === 1 ? one : many_}, not shown`;
     }
 
     plot(svg, kind) {

@@ -184,7 +184,7 @@ def test_a_shuffle_by_shards_stays_within_a_window_of_shards() -> None:
     visited = data.column[epoch_of(order)].reshape(5, 1000)  # 250 samples per shard
     assert [len(set(group)) for group in visited] == [4] * 5
     assert len(set(visited.ravel())) == 20
-    # Mixed: shards follow one another as by chance.
+    # Mixed: shards follow one another as in a random order.
     assert (np.diff(visited[0]) == 0).mean() == pytest.approx(1 / 4, abs=0.05)
 
 
@@ -459,7 +459,7 @@ def test_the_batches_of_a_rank_are_slices_of_its_positions(schedule: Schedule, l
 
 
 @given(schedule=SCHEDULES)
-def test_with_keep_ranks_differ_by_at_most_a_sample_and_rank_0_has_most(schedule: Schedule) -> None:
+def test_with_keep_ranks_differ_by_at_most_a_sample_and_rank_0_has_the_most(schedule: Schedule) -> None:
     counts = [replace(schedule, rank=rank).sample_count(0) for rank in range(schedule.ranks)]
     assert max(counts) - min(counts) <= 1
     assert counts[0] == max(counts)

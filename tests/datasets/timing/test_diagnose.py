@@ -302,7 +302,7 @@ def test_work_of_the_training_loop_between_steps_is_named() -> None:
 
 
 @pytest.mark.parametrize(("others", "tried", "rounds"), [(1, 1, 3), (5, 2, 2)])
-def test_a_diagnosis_keeps_to_its_seconds_and_tries_less_for_longer_with_slow_batches(
+def test_a_diagnosis_keeps_to_its_seconds_and_tries_fewer_changes_for_longer_with_slow_batches(
     others: int, tried: int, rounds: int, our_time: Time
 ) -> None:
     slow = {f"Number {number}": generated(0.4, our_time) for number in range(others)}
