@@ -2,8 +2,8 @@
 
     python benchmarks/stale.py [--run PHOTOS=DIR LARGE=DIR FFCV_ENV=DIR ...]
 
-Changed comments and docstrings of Python files do not count. --run repeats stale measurements by the commands on their
-pages, in which the given folders and environments replace the words in capitals, and lists failures at the end.
+Changed comments and docstrings do not count. --run repeats stale measurements by the commands on their pages, in which
+the given folders and environments replace the words in capitals, and lists failures at the end.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CODE = {
     "transcoding": "presize/codecs",
 }
 """The code of presize that the scripts of each folder measure."""
+C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 WORD = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
 
 
@@ -35,9 +36,12 @@ def git(root: Path, *words: str) -> str:
 
 
 @cache
-def syntax(root: Path, blob: str) -> str:
-    """Return the syntax tree of a module without docstrings and other texts that stand by themselves."""
-    tree = ast.parse(git(root, "cat-file", "blob", blob))
+def code_of(root: Path, blob: str, is_python: bool) -> str:
+    """Return the text of a Python or C file, to compare it without comments, docstrings and white space."""
+    text = git(root, "cat-file", "blob", blob)
+    if not is_python:
+        return "".join("".join(C_COMMENT.split(text)).split())
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
@@ -54,7 +58,8 @@ def age(root: Path, csv: str, code: str) -> tuple[str, int, int]:
     facts = {path: words.split() for words, path in re.findall(r"^:(.*)\t(.*)", listed, re.MULTILINE)}
     for lines, more, path in re.findall(r"^(\d+)\t(\d+)\t(.*\.(?:py|c|h))$", listed, re.MULTILINE):
         *_, before, after, kind = facts[path]
-        if kind != "M" or not path.endswith(".py") or syntax(root, before) != syntax(root, after):
+        is_python = path.endswith(".py")
+        if kind != "M" or code_of(root, before, is_python) != code_of(root, after, is_python):
             changed[path] = int(lines) + int(more)
     commits = git(root, "log", "--format=%h", f"{since}..HEAD", "--", *changed).split() if changed else []
     return measured, len(commits), sum(changed.values())

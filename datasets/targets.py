@@ -303,7 +303,7 @@ class BoxColumn(ListColumn):
 
 class KeypointColumn(ListColumn):
     """A column of keypoints: float32 (objects, points, 2 or 3), x and y in pixels and perhaps visibility. If it has
-    visibility, points that are outside the crop, or were not visible before, become 0, 0, 0."""
+    visibility, points that are outside the crop, or whose visibility is 0, become 0, 0, 0."""
 
     def __init__(self, data: Data, name: str, format: str, pairs: FlipPairs = (), tv: Any = None) -> None:
         super().__init__(data, name)

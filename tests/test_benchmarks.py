@@ -100,8 +100,10 @@ def test_a_result_is_older_than_code_that_changed_and_not_than_words(
     assert age() == (0, 0), "words, and code of others"
     commit(code_py='"""Add up."""\nONE = 2\n"""The number."""\n')
     assert age() == (2, 6), "both commits that touched the file, and all lines since"
-    commit(code_c="/* one */\nint one = 1;\n")
-    assert age() == (3, 7), "C counts whatever changed"
+    commit(code_c="/* one,\n   two */\nint one = 1; // one\n")
+    assert age() == (2, 6), "comments of C"
+    commit(code_c="/* one,\n   two */\nint one = 2; // one\n")
+    assert age() == (4, 10), "both commits that touched the C file, too"
     commit(a_csv="2\n")
     assert age() == (0, 0)
     (tmp_path / "a.csv").write_text("3\n")

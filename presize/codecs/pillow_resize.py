@@ -99,7 +99,8 @@ def resize_as_installed(
     """Resize like resize(), in the order of passes of the installed Pillow.
 
     Also return None if that order is unknown: for another library, and before Pillow 13 when reducing the height of an
-    image over a hundred times as high as wide: 12.2 and 12.3 resize it vertically first, earlier versions do not."""
+    image over a hundred times as high as wide: Pillow 12.2 and 12.3 resize it vertically first; earlier versions do
+    not."""
     order, whole = installed_order(), how.get("whole")
     shape, height = (pixels.shape, size[0]) if whole is None else (whole.shape, whole.size[0])
     is_tall = len(shape) > 1 and shape[0] > 100 * shape[1] and height < shape[0]

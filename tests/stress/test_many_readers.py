@@ -36,7 +36,7 @@ FIFTY = (
 root, passes = sys.argv[1], int(sys.argv[2])
 data = LMDBDataset(root, decode="numpy")
 expected = [zlib.crc32(image.tobytes()) for image, _ in data]
-data = LMDBDataset(root, decode="numpy")  # of which forked children open nothing, or what is open meanwhile
+data = LMDBDataset(root, decode="numpy")  # its shards are not open yet when the children are forked
 children = []
 for number in range(50):
     child = os.fork()

@@ -118,7 +118,7 @@ def recode_scan(data: bytes, interval: int, marks: int) -> bytes | None:
     All coefficients and the codes of AC coefficients stay the same. DC coefficients get the codes of T.81's table K.3
     where the scan names table 0, and of K.4 where it names another. `marks` is about the number of new markers, for
     allocating memory. Return None for a JPEG that `decode` refuses, if a difference between DC coefficients has more
-    than 11 bits, and if the scan would become twice as long. Raises OptionError without the compiled code: stored bytes
+    than 11 bits, or if the scan would become twice as long. Raises OptionError without the compiled code: stored bytes
     must not depend on it."""
     module = compiled.trusted()
     if module is None:
