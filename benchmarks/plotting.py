@@ -131,7 +131,7 @@ def bars(axes: Any, panel: Panel, chart: Chart) -> None:
 
 
 def strips(axes: Any, panel: Panel, chart: Chart) -> None:
-    """Draw each run as a dot, the median as a bar, and a band of 15 % around 1."""
+    """Draw each run as a dot, the median as a bar, and a band of 15% around 1."""
     for row, (bar,) in enumerate(panel.bars.values()):
         axes.plot(bar.values, [row] * len(bar.values), "o", color=bar.color, markersize=5, alpha=0.6)
         axes.plot([median(bar.values)], [row], "|", color=INK, markersize=16)
@@ -426,7 +426,7 @@ CHARTS = {
     ),
     "workers": Chart(
         "training/results/workers.csv",
-        "How many workers: a ring marks the fewest within 5 % of the fastest",
+        "How many workers: a ring marks the fewest within 5% of the fastest",
         worker_panels,
         lines,
         "workers",

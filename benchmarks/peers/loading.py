@@ -1,6 +1,6 @@
 """Common parts of the reading scripts: arguments, the clock, and the line of JSON that they print.
 
-Every loader yields batches of 128 uint8 images of 224×224, each a random crop of a stored image (8 to 100 % of its
+Every loader yields batches of 128 uint8 images of 224×224, each a random crop of a stored image (8 to 100% of its
 area, aspect ratio 3:4 to 4:3), resized, and mirrored with probability 1/2.
 """
 

@@ -244,7 +244,7 @@ def kind_of(name: str) -> Variant:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of pairs (one per seed), its standard error, and the half-width of its 95 % interval."""
+    """Mean difference of pairs (one per seed), its standard error, and the half-width of its 95% interval."""
 
     mean: float
     error: float
@@ -291,7 +291,7 @@ def by_epoch(rows: list[rates.Row], variant: str) -> dict[int, list[float]]:
 def table(rows: list[rates.Row]) -> str:
     """Format means with their standard deviation over seeds, and mean differences of the same seed with their standard
     error."""
-    heads = ["trained and tested on", "top-1, %", "of each seed", "difference from raw, points", "95 % interval"]
+    heads = ["trained and tested on", "top-1, %", "of each seed", "difference from raw, points", "95% interval"]
     raw, lines = final(rows, "raw"), []
     for variant, name in variants_of(rows).items():
         values, on_raw = final(rows, variant), final(rows, variant, "top1_on_raw")
@@ -319,7 +319,7 @@ def summary(rows: list[rates.Row]) -> str:
             table(rows),
             "",
             "Crops of an epoch that are bit-identical from a presized folder: "
-            f"{'; '.join(f'{name}: {100 * share:.1f} %' for name, share in alike.items())}.",
+            f"{'; '.join(f'{name}: {100 * share:.1f}%' for name, share in alike.items())}.",
             f"{first['date']}, {len(final(rows, 'raw'))} seeds, {first['epochs']} epochs, batches of {first['batch']} "
             f"crops of {first['crop']} px; {first['name']}: {first['classes']} classes, {first['trained_on']} images "
             f"to train on, {first['held_out']} held out, of which the largest class is {float(first['chance']):.1%} "

@@ -283,8 +283,8 @@ def summary(rows: list[rates.Row]) -> str:
             near = sum(abs(missed(row)) <= 0.15 or holds(row) for row in some)
             far = sum(abs(missed(row)) > 0.30 and not holds(row) for row in some)
             said.append(
-                f"Of {len(some)} predictions on {name}, {near / len(some):.0%} were within 15 % or within their own ±, "
-                f"{sum(map(holds, some)) / len(some):.0%} within their own ±, and {far} beyond 30 % and their ±."
+                f"Of {len(some)} predictions on {name}, {near / len(some):.0%} were within 15% or within their own ±, "
+                f"{sum(map(holds, some)) / len(some):.0%} within their own ±, and {far} beyond 30% and their ±."
             )
     first = rows[0]
     return "\n".join(

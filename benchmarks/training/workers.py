@@ -66,7 +66,7 @@ def predicted_s(workers: int) -> float:
 
 
 def enough(images_per_s: dict[int, list[float]]) -> int:
-    """Return the fewest workers with a median rate within 5 % of the fastest."""
+    """Return the fewest workers with a median rate within 5% of the fastest."""
     medians = {workers: median(values) for workers, values in images_per_s.items()}
     return min(workers for workers, rate in medians.items() if rate >= NEAR * max(medians.values()))
 
@@ -139,7 +139,7 @@ def tables(rows: list[rates.Row]) -> list[str]:
 
 def summary(rows: list[rates.Row]) -> str:
     fewest = [f"{label(*kind)}: {enough(rate(sweep))}" for kind, sweep in sweeps(rows).items()]
-    said = f"The fewest workers within 5 % of the fastest: {'; '.join(fewest)}."
+    said = f"The fewest workers within 5% of the fastest: {'; '.join(fewest)}."
     real = [row for row in rows if row["variant"] != "mock"] or rows
     read = f"Batches of {real[0]['batch']}, random resized crops of {real[0]['crop']} px; LMDB of 256 px."
     return "\n\n".join([*tables(rows), said, f"{read}\n{bench_runs.closing(rows)}"])
