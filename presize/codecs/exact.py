@@ -20,8 +20,8 @@ _PNM_HEADER_BYTES = 4096
 
 def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     """Decode an image to the numbers in its file: uint8 or uint16, upright, C-contiguous, (height, width) for palette
-    indices and for grey of 1 to 16 bits, (height, width, 3) for 8-bit RGB. Profiles and transparency are ignored.
-    Raises ImageError if the image is broken, and for other kinds of pixels."""
+    indices and for grey of 1 to 16 bits, (height, width, 3) for 8-bit RGB. Profiles are ignored, and so are transparent
+    palette indices and opaque alpha. Raises ImageError if the image is broken, and for other kinds of pixels."""
     values, facts = decode_numbers(data, max_pixels)
     return narrowed(values), facts
 
@@ -45,8 +45,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     image, data, facts, _ = pillow_decoder.open_other(data, name, max_pixels)
     deep = facts.deep
     mode = image.mode
-    if mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255):
-        mode = "RGB"
+    if mode == "RGBA" or (mode == "LA" and not deep):  # Pillow scales 16-bit grey with alpha to 8 bits
+        mode = mode[:-1] if image.getchannel("A").getextrema() == (255, 255) else mode
     if deep and mode == "RGB":
         raise ImageError("16 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palette indices")
     if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
@@ -58,7 +58,9 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
             raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
         values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
-        values = values[:, :, :3].astype(np.uint8) if mode == "RGB" else values.astype(np.uint8)
+        if mode != image.mode:
+            values = values[:, :, 0] if mode == "L" else values[:, :, :3]
+        values = values.astype(np.uint8)
     bits = pillow_decoder.sample_bits(image, data, name)
     if name == "sgi" and bits > 8:
         raise ImageError("16 bits in an SGI; nearest supports 16 bits in PNG, TIFF and PGM")

@@ -276,6 +276,7 @@ class _Samples:
                 self.flush()
         elif images:
             names = " and ".join(f".{extension}" for extension in images)
+            names += " (a name ends at its first dot)" if "." in images[0] else ""
             self._reject(first.name, f"its sample has several images, {names}; choose one, such as --keys {images[0]}")
         else:
             names = ", ".join(f".{extension}" for extension in sorted(files))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paired import CLASS_NUMBERS, mask_of
-from pictures import gray_png, opened, oriented, saved
+from pictures import gray_png, opened, oriented, png_chunk, saved
 from presize.codecs import resize
 from presize.codecs.exact import decode_exact
 from presize.codecs.stored_value import decode_value
@@ -66,7 +67,8 @@ KEPT: dict[str, tuple[bytes, object]] = {
     **{f"grey of {bits} bits in a png": (gray_png(FEW[bits], bits), FEW[bits]) for bits in (1, 2, 4)},
     "32 bits that 16 hold": (saved(WIDE.astype(np.int32), "tiff"), WIDE),
     "three channels, as panoptic masks have them": (saved(PANOPTIC, "png"), PANOPTIC),
-    "an opaque one beside them": (saved(np.dstack((PANOPTIC, OPAQUE)), "png"), PANOPTIC),
+    "opaque alpha beside them": (saved(np.dstack((PANOPTIC, OPAQUE)), "png"), PANOPTIC),
+    "opaque alpha beside grey": (saved(np.dstack((MASK, OPAQUE)), "png"), MASK),
     "turned": (saved(TURNED, "png", exif=oriented(8)), MASK),
     "pgm up to 20": (b"P5 4 1 20\n" + bytes([0, 1, 7, 20]), [[0, 1, 7, 20]]),
     "pgm with a comment": (b"P5\n# 21 classes\n4 1\n255\n" + bytes([0, 1, 7, 255]), [[0, 1, 7, 255]]),
@@ -91,6 +93,12 @@ KEPT: dict[str, tuple[bytes, object]] = {
         )
     },
 }
+DEEP_WITH_ALPHA = b"".join((
+    b"\x89PNG\r\n\x1a\n",
+    png_chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 16, 4, 0, 0, 0)),
+    png_chunk(b"IDAT", zlib.compress(b"\0\1\2\xff\xff")),
+    png_chunk(b"IEND", b""),
+))  # fmt: skip
 REFUSED = {
     "no image": (b"<html>", "an HTML page"),
     "broken": (palette(MASK)[:60], "broken PNG"),
@@ -103,6 +111,7 @@ REFUSED = {
         mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest supports grey, palettes")
         for mode in ("RGBA", "LA", "CMYK")
     },
+    "16-bit grey with alpha": (DEEP_WITH_ALPHA, "pixels of mode LA"),
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "16 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "12 bits in a channel"),
