@@ -7,6 +7,7 @@ import dis
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -256,18 +257,27 @@ class Traced(NamedTuple):
     kind: type | None
 
 
-class _StandIn:
-    def __init__(self, part: Any, image: object) -> None:
-        self.part, self.image = part, image
+@dataclass(frozen=True, eq=False)
+class _Call:
+    part: Any
 
-    def __call__(self, image: object) -> _StandIn:
+
+class _StandIn:
+    """Takes the place of `part`. Calling it only adds to `calls`."""
+
+    def __init__(self, part: Any, image: object, calls: list[_Call]) -> None:
+        self.part, self.image, self.calls = part, image, calls
+
+    def __call__(self, image: object) -> _Call:
         if image is not self.image:
             raise TypeError("called with something other than the image")
-        return self
+        self.calls.append(_Call(self.part))
+        return self.calls[-1]
 
 
 def traced(transform: Any) -> Traced | None:
-    """Return the parts that `transform` calls; None if it does more, or depends on more than its attributes."""
+    """Return the parts that `transform` calls with the image, each result of which it returns; None if it does more, or
+    depends on more than its attributes."""
     kind = type(transform)
     is_module = isinstance(transform, torch.nn.Module)
     if is_module and (_has_hooks(transform) or kind.__call__ is not torch.nn.Module.__call__):
@@ -280,22 +290,27 @@ def traced(transform: Any) -> Traced | None:
     names = _names(method.__code__)
     if names is None or not names <= own.keys() | _BUILTINS or names & own.keys() & _BUILTINS:
         return None
-    image = object()
-    stand_ins = {name: _stood_in(own[name], image) for name in names & own.keys()}
+    image, calls = object(), list[_Call]()
+    stand_ins = {name: _stood_in(own[name], image, calls) for name in names & own.keys()}
     try:
         result = method(SimpleNamespace(**stand_ins), image)
     except Exception:  # the method does more than call its parts
         return None
-    if type(result) in (list, tuple):
-        parts = tuple(each.part for each in result if isinstance(each, _StandIn))
-        return Traced(parts, type(result)) if parts and len(parts) == len(result) else None
-    return Traced((result.part,), None) if isinstance(result, _StandIn) else None
+    kind = type(result) if type(result) in (list, tuple) else None
+    results = [result] if kind is None else result
+    # Each result once, in the order of the calls: that is also the order in which the parts draw random numbers.
+    if not calls or [*map(id, results)] != [*map(id, calls)]:
+        return None
+    return Traced(tuple(call.part for call in calls), kind)
 
 
-def _stood_in(value: Any, image: object) -> Any:
+def _stood_in(value: Any, image: object, calls: list[_Call]) -> Any:
+    """Return what a method gets for an attribute: nothing that it could change without an error."""
     if isinstance(value, (list, tuple)):
-        return [_stood_in(each, image) for each in value]
-    return _StandIn(value, image) if callable(value) else value
+        return tuple(_stood_in(each, image, calls) for each in value)
+    if callable(value):
+        return _StandIn(value, image, calls)
+    return value if value is None or isinstance(value, (int, float, str, bytes, np.generic)) else object()
 
 
 @functools.lru_cache(maxsize=256)
@@ -315,7 +330,10 @@ def _names(code: CodeType) -> frozenset[str] | None:
 _MORE_ARGUMENTS = 0x04 | 0x08 | 0x20
 """Code flags of *args, **kwargs and generators."""
 
-_DECIDES_OR_KEEPS = "POP_JUMP", "JUMP_IF", "COMPARE", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE", "IMPORT"
+_DECIDES_OR_KEEPS = (
+    *("POP_JUMP", "JUMP_IF", "COMPARE", "PUSH_EXC_INFO"),
+    *("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "DELETE", "IMPORT"),
+)
 
 
 def _steps(code: CodeType) -> Iterator[dis.Instruction]:

@@ -48,6 +48,10 @@ class JoinedData:
     def companions(self) -> tuple[str, ...]:
         return self.parts[0].companions
 
+    @property
+    def companion_name(self) -> str | None:
+        return self.parts[0].companion_name
+
     def companion(self, name: str) -> JoinedData:
         return JoinedData([part.companion(name) for part in self.parts])
 

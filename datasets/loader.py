@@ -50,7 +50,15 @@ from presize.datasets.reading.workers import (
     worker_counts,
 )
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, check_length, differ, sampler_of, state_of
+from presize.datasets.subsets import (
+    as_lmdb_dataset,
+    check_length,
+    differ,
+    fingerprint_of,
+    sampler_of,
+    state_of,
+    transforms_of,
+)
 from presize.errors import LoaderError, OptionError
 from presize.options import check_choice, check_range
 
@@ -186,6 +194,7 @@ class Loader:
         self._images_as: _ImagesAs = (crop, flip, normalize, dtype)
         self._owner = os.getpid()
         self._choose_reader(dataset)
+        self._derived = transforms_of(dataset)
         self._is_finished = True
 
     @property
@@ -251,15 +260,21 @@ class Loader:
     def _follow_changes(self) -> None:
         """Choose a new reader if the crop, or an attribute of the dataset, a transform or a Subset has changed."""
         own, source = self._states
-        dataset = self.dataset
-        if not differ(state_of(dataset), own):
-            if differ(state_of(self._source), source):
-                dataset = self._dataset_of(self._source)
-            elif self._read_as is self._images_as:
-                return
+        dataset, derived = self.dataset, self._derived
+        if differ(state_of(self._source), source):
+            dataset = self._dataset_of(self._source)
             check_length(dataset, len(self.dataset))
+            derived = transforms_of(dataset)
+            for name, value in transforms_of(self.dataset).items():
+                if value is not self._derived[name] and dataset is not self.dataset:  # assigned to loader.dataset
+                    setattr(dataset, name, value)
+        elif not differ(state_of(dataset), own) and self._read_as is self._images_as:
+            return
         self.close()
+        if dataset is not self.dataset:
+            self.sampler.fingerprint = fingerprint_of(dataset)
         self._choose_reader(dataset)
+        self._derived = derived
 
     def __repr__(self) -> str:
         read_by = f"shuffle={self.sampler.order!r}, num_workers={self.num_workers}, device={str(self.device)!r}"
@@ -349,6 +364,7 @@ class Loader:
         """Resume where state_dict() was taken, with the same crop, and any batch size and number of workers or ranks.
         Raises LoaderError during an epoch, OptionError for a state of another order."""
         self._check_idle()
+        self._follow_changes()
         self.sampler.load_state_dict(state)
         self._resumed_crop = state.get("crop")
         self._delivered = 0

@@ -37,7 +37,15 @@ from presize.datasets.reading.workers import (
     worker_counts,
 )
 from presize.datasets.sampler import EpochSampler
-from presize.datasets.subsets import as_lmdb_dataset, check_labels, check_length, differ, sampler_of, state_of
+from presize.datasets.subsets import (
+    as_lmdb_dataset,
+    check_labels,
+    check_length,
+    differ,
+    fingerprint_of,
+    sampler_of,
+    state_of,
+)
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
 from presize.options import check_function, check_range
@@ -95,6 +103,7 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
                 dataset = as_lmdb_dataset(self._source)
                 check_length(dataset, self.sampler.order.population)
                 vars(self)["dataset"] = dataset
+                self.sampler.fingerprint = fingerprint_of(dataset)
         elif all(worker.is_alive() for worker in workers):
             return
         self._end_workers()
@@ -160,11 +169,20 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
         self.delivered = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position after the last batch that was returned, as a few integers."""
-        return self.sampler.state_after(self.delivered if self.sampler.begun else 0, self.batch_size or 1)
+        """Return the position after the last batch that was returned, as a few integers. Raises OptionError in the
+        middle of an epoch with in_order=False."""
+        delivered = self.delivered if self.sampler.begun else 0
+        is_midway = 0 < delivered < self.sampler.schedule.batch_count(self.sampler.start)
+        if is_midway and self.num_workers > 1 and not getattr(self, "in_order", True):  # torch before 2.6 lacks it
+            raise OptionError(
+                "in_order: without order, the batches so far are not the first ones of the epoch, and resuming would "
+                "repeat some and leave out others; save a state between epochs, or leave in_order out"
+            )
+        return self.sampler.state_after(delivered, self.batch_size or 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where state_dict() was taken, with any batch size and number of workers or ranks."""
+        self._follow_changes()
         self.sampler.load_state_dict(state)
         self.delivered = 0
 

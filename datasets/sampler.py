@@ -66,6 +66,7 @@ def visits(indices: Sequence[SupportsIndex]) -> tuple[int, int, npt.NDArray[np.i
     "make another EpochSampler",
     torch.utils.data.DistributedSampler,
     **dict.fromkeys(("epoch", "start", "begun"), "use set_epoch()"),
+    fingerprint="",
 )
 class EpochSampler(torch.utils.data.DistributedSampler[int]):
     """A sampler of `order` for a plain DataLoader: yields Visits, in O(1) memory. One iteration at a time. It is a
@@ -122,8 +123,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
         self.order = order
         self._seed_is_given = order.seed is not None
         self._seed_is_drawn = False
-        self._fingerprint = fingerprint
-        self._samples: int | None = None
+        self.fingerprint = fingerprint
         check_last(last, drop_last)
         self._share = rank, ranks, "drop" if drop_last else last
         self._schedule = Schedule(len(order), batch_size)
@@ -132,6 +132,16 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             self._check_ranks(self._schedule)
         self._stand_at(0, 0, False)
         self._is_finished = True
+
+    @property
+    def fingerprint(self) -> Callable[[], int | None] | None:
+        """The function as given; assign another one when the samples have been replaced."""
+        return self._fingerprint
+
+    @fingerprint.setter
+    def fingerprint(self, fingerprint: Callable[[], int | None] | None) -> None:
+        self._fingerprint = fingerprint
+        self._samples: int | None = None
 
     def _stand_at(self, epoch: int, start: int, begun: bool, order: Order | None = None) -> None:
         vars(self).update(epoch=epoch, start=start, begun=begun, order=self.order if order is None else order)
@@ -145,7 +155,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         order = vars(self).get("order")
-        if isinstance(order, Given) and not hasattr(type(self), name) and hasattr(order.sampler, name):
+        is_ours = name.startswith("_") or hasattr(type(self), name)
+        if isinstance(order, Given) and not is_ours and hasattr(order.sampler, name):
             setattr(order.sampler, name, value)
         else:
             super().__setattr__(name, value)

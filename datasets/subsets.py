@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -98,6 +98,11 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
     )
 
 
+def transforms_of(dataset: LMDBDataset) -> dict[str, Any]:
+    """Return the attributes of a dataset that can be assigned."""
+    return {"transform": dataset.transform, "target_transform": dataset.target_transform}
+
+
 def check_length(dataset: LMDBDataset, expected: int) -> None:
     if len(dataset) != expected:
         raise OptionError(
@@ -110,9 +115,13 @@ def sampler_of(
 ) -> EpochSampler:
     if isinstance(dataset, LMDBDataset):
         dataset.data.check_order(isinstance(order, ShardShuffled))
-    crc = functools.partial(samples_crc32, dataset)
     sharing: dict[str, Any] = {"rank": rank, "ranks": ranks, "drop_last": drop_last, "last": last}
-    return EpochSampler(order, batch_size=batch_size, fingerprint=crc, **sharing)
+    return EpochSampler(order, batch_size=batch_size, fingerprint=fingerprint_of(dataset), **sharing)
+
+
+def fingerprint_of(dataset: object) -> Callable[[], int | None]:
+    """Return the fingerprint of an EpochSampler: a function that returns samples_crc32(dataset)."""
+    return functools.partial(samples_crc32, dataset)
 
 
 def check_labels(dataset: object) -> None:

@@ -321,6 +321,28 @@ def test_a_loader_of_a_part_follows_a_replacement_of_its_indices(load: Any, in_p
         next(iter(loader))
 
 
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_indices_and_a_transform_may_change_together(load: Any, dataset: Path) -> None:
+    data = LMDBDataset(dataset, training(), fuse=True)
+    part = Subset(data, [5, 3])
+    loader = load(part, 2, num_workers=0)
+    next(iter(loader))
+    part.indices = [50, 1]
+    data.transform.transforms[1].p = 0  # type: ignore[union-attr]
+    images, labels = next(iter(loader))
+    expected = torch.stack([data[i][0] for i in (50, 1)])
+    assert torch.allclose(images, expected, atol=WITHIN) and labels.tolist() == data.targets[[50, 1]].tolist()
+
+
+def test_a_transform_assigned_to_a_loaders_dataset_stays_when_the_samples_change(dataset: Path) -> None:
+    part = Subset(LMDBDataset(dataset, crop=Crop(24)), [5, 3])
+    loader = Loader(part, 2, num_workers=0)
+    loader.dataset.target_transform = str
+    for indices in ([50, 1], [7, 9]):
+        part.indices = indices
+        assert [*next(iter(loader))[1]] == [str(loader.dataset.targets[at]) for at in range(2)]
+
+
 def test_parts_are_joined_if_the_rest_of_their_transforms_is_the_same(dataset: Path) -> None:
     parts = [LMDBDataset(dataset, training(), fuse=True) for _ in range(2)]
     joined = Loader(ConcatDataset(parts), 8, num_workers=0)

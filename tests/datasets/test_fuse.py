@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -397,6 +398,48 @@ class Chains(TwoCrops):
         return [self.base_transform(x), self.base_transform(self.base_transform(x))]
 
 
+class Reuses(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        view = self.base_transform(x)
+        return [view, view]
+
+
+class Discards(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        self.base_transform(x)
+        return [self.base_transform(x), self.base_transform(x)]
+
+
+class Reverses(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        first, second = self.base_transform(x), self.base_transform(x)
+        return [second, first]
+
+
+class FallsBack(TwoCrops):
+    def __call__(self, x: Any) -> Any:
+        try:
+            return [self.base_transform(x), self.base_transform(x)]
+        except:  # noqa: E722
+            return [x, x]
+
+
+class Remembers(TwoCrops):
+    def __init__(self, base_transform: Any) -> None:
+        super().__init__(base_transform)
+        self.seen: Any = []
+
+    def __call__(self, x: Any) -> Any:
+        self.seen.append(x)
+        return [self.base_transform(x), self.base_transform(x)]
+
+
+class RemembersTheLast(Remembers):
+    def __init__(self, base_transform: Any) -> None:
+        super().__init__(base_transform)
+        self.seen = deque(maxlen=1)
+
+
 def jittered(size: int, *, flip: Any = None) -> Any:
     flips = [v1.RandomHorizontalFlip()] if flip is None else flip
     return v1.Compose([v1.RandomResizedCrop(size, interpolation=BICUBIC), *flips, v1.ColorJitter(0.4), v1.ToTensor()])
@@ -443,10 +486,24 @@ def test_a_number_of_views_changed_in_place_is_followed(stored: Path) -> None:
     assert len(dataset[0][0]) == 6
 
 
-@pytest.mark.parametrize("kind", [Chooses, Chains])
+MORE = [Chooses, Chains, Reuses, Discards, Reverses, FallsBack, Remembers, RemembersTheLast]
+
+
+@pytest.mark.parametrize("kind", MORE)
 def test_an_object_that_does_more_than_call_its_transforms_stays(kind: Any) -> None:
     fused = fuse(kind(jittered(32)))
     assert fused.crop is None and "is not one of torchvision's" in fused.reason
+
+
+@pytest.mark.parametrize("kind", [*MORE[1:], TwoCrops])
+def test_an_object_that_calls_transforms_is_called_as_it_is_written(kind: Any, stored: Path) -> None:
+    ours, theirs = (kind(jittered(32)) for _ in range(2))
+    torch.manual_seed(4)
+    views, _ = LMDBDataset(stored, ours)[3]
+    torch.manual_seed(4)
+    expected = theirs(LMDBDataset(stored)[3][0])
+    assert [torch.equal(*pair) for pair in zip(views, expected, strict=True)] == [True, True]
+    assert len(getattr(ours, "seen", [])) == len(getattr(theirs, "seen", []))
 
 
 class Recorder:

@@ -609,6 +609,24 @@ def test_attributes_of_a_sampler_are_read_and_changed_through_the_loader(data: L
     assert not hasattr(sampler, "note") and loader.sampler.note == "mine"
 
 
+class Chosen:
+    """A sampler whose private attributes have names that EpochSampler uses, too."""
+
+    def __init__(self, samples: list[int]) -> None:
+        self._samples = self._schedule = samples
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._samples)
+
+    def __len__(self) -> int:
+        return len(self._schedule)
+
+
+def test_private_attributes_of_a_sampler_stay_as_they_are(data: LMDBDataset) -> None:
+    loader = Loader(data, 3, sampler=Chosen([5, 1, 0]), crop=CROP, num_workers=0)
+    assert next(iter(loader))[1].tolist() == data.targets[[5, 1, 0]].tolist()
+
+
 @pytest.mark.parametrize("indices", [[0.5], [[0, 1], [2, 3]], ["0"]], ids=str)
 def test_a_sampler_that_does_not_yield_indices_is_a_one_line_error(indices: Any, data: LMDBDataset) -> None:
     loader = Loader(data, 2, sampler=indices, crop=CROP, num_workers=0)

@@ -403,3 +403,13 @@ def test_a_worker_init_fn_is_called(data: LMDBDataset, tmp_path: Path) -> None:
     loader = make_loader(data, 8, num_workers=2, worker_init_fn=lambda number: (tmp_path / str(number)).touch())
     assert len(digest(loader)) == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_a_state_in_the_middle_of_an_epoch_without_order_is_refused(data: LMDBDataset) -> None:
+    loader = make_loader(data, 16, num_workers=2, in_order=False)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(OptionError, match=r"^in_order: without order, .* save a state between epochs"):
+        loader.state_dict()
+    assert len(list(batches)) == len(loader) - 1
+    make_loader(data, 16, num_workers=2, in_order=False).load_state_dict(loader.state_dict())

@@ -16,7 +16,7 @@ from PIL import Image
 import torchvision_like
 from builds import SERIAL, build_images
 from presize.builder.run import build_dataset
-from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize
+from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
 from presize.datasets.reading.batch_reader import BatchReader
 from presize.errors import DatasetError, OptionError, PresizeWarning
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
@@ -225,3 +225,21 @@ def test_grey_masks_among_rgb_masks_are_warned_of_and_refused_with_a_crop(tmp_pa
     assert mask.shape == (32, 32, 3)
     with pytest.raises(OptionError, match="companions: 1 of 3 masks of 'mask'"):
         LMDBDataset(tmp_path / "out", crop=CenterCrop(8))
+
+
+def test_parts_with_grey_and_with_rgb_masks_are_not_read_as_one(tmp_path: Path) -> None:
+    parts = []
+    for name, mode in (("a", "L"), ("b", "RGB")):
+        for number in range(2):
+            mask_path = tmp_path / name / "masks" / f"{number}.png"
+            mask_path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40)).save(tmp_path / name / f"{number}.png")
+            Image.new(mode, (40, 40), 7 if mode == "L" else (7, 8, 9)).save(mask_path)
+        options = BuildOptions(ImageOptions(sizes=(Size(32, 32),)), companions=(Companion("mask", "masks/{name}"),))
+        build_dataset(tmp_path / name, tmp_path / f"{name}-out", options, SERIAL, SourceOptions(labels="none"))
+        parts.append(LMDBDataset(tmp_path / f"{name}-out", crop=CenterCrop(8), decode="tensor"))
+    both = torch.utils.data.ConcatDataset(parts)
+    with pytest.raises(OptionError, match="companions: 2 of 4 masks of 'mask'"):
+        Loader(both, 4, num_workers=0)
+    ((_, masks),) = make_loader(both, 4, num_workers=0)
+    assert [tuple(mask.shape) for mask in masks] == [(8, 8), (8, 8), (3, 8, 8), (3, 8, 8)]

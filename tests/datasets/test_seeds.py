@@ -199,6 +199,24 @@ def test_a_state_of_other_samples_is_refused(data: LMDBDataset, raw: Path) -> No
     Loader(same[0], 8, shuffle=True, num_workers=0).load_state_dict(EpochSampler(Shuffled(40)).state_dict())
 
 
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_the_states_of_a_part_are_of_its_present_samples(load: Any, data: LMDBDataset) -> None:
+    old, new = (torch.utils.data.Subset(data, numbers) for numbers in (range(8), range(8, 16)))
+    part = torch.utils.data.Subset(data, range(8))
+    loader = load(part, 2, num_workers=0)
+    list(loader)
+    part.indices = range(8, 16)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    load(new, 2, num_workers=0).load_state_dict(state)
+    part.indices = range(8)
+    for other in (loader, load(old, 2, num_workers=0)):
+        with pytest.raises(OptionError, match="state: the samples of the dataset, or their order, have changed"):
+            other.load_state_dict(state)
+
+
 def test_a_shard_shuffle_refuses_a_state_of_samples_in_other_shards() -> None:
     first, second, other = (
         ShardShuffled(Shards(np.repeat(np.array(numbers, np.int32), 10)), window=1)

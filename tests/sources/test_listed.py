@@ -355,8 +355,8 @@ TARS = [
     of("several images", in_tar(("1.jpg", CAT), ("1.png", CAT), ("2.png", CAT)), paths=["2.png"],
        rejected={"a.tar/1.jpg": "its sample has several images, .jpg and .png; choose one, such as --keys jpg"}),
     of("names with dots", in_tar(("a.1.jpg", CAT), ("a.2.jpg", CAT), ("b.jpg", CAT)), paths=["b.jpg"],
-       rejected={"a.tar/a.1.jpg": "its sample has several images, .1.jpg and .2.jpg (a name ends at its first dot); choose "
-                 "one, such as --keys 1.jpg"}),
+       rejected={"a.tar/a.1.jpg": "its sample has several images, .1.jpg and .2.jpg (a name ends at its first dot); "
+                 "choose one, such as --keys 1.jpg"}),
     of("fields of mixed types are skipped with a warning",
        in_tar(("1.png", CAT), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", CAT), ("2.json", b'{"x": "a"}')),
        said=r"which are left out: x \(2 samples\)$",
