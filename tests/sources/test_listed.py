@@ -585,6 +585,11 @@ COMPANIONS = [
        files("image/cats/1.jpg", "image/dogs/1.jpg", "mask/cats/1.png", "mask/dogs/1.png", "mask/dogs/x.png", "notes"),
        paired(Companion("mask", "mask/{subdir}/{stem}.png")), paths=["image/cats/1.jpg", "image/dogs/1.jpg"],
        labels=[0, 1], classes=("cats", "dogs")),
+    of("also if a stray file is among their companions",
+       files("images/cats/1.jpg", "images/dogs/2.jpg", "masks/cats/1_mask.png", "masks/dogs/2_mask.png",
+             "masks/dogs/9_mask.png"),
+       paired(Companion("mask", "masks/{subdir}/{stem}_mask.png")), paths=["images/cats/1.jpg", "images/dogs/2.jpg"],
+       labels=[0, 1], classes=("cats", "dogs")),
     of("and splits", files("images/train/a/1.jpg", "images/val/a/2.jpg", "masks/train/a/1.png", "masks/val/a/2.png"),
        paired(BELOW, **BY_FOLDERS), paths=["images/train/a/1.jpg", "images/val/a/2.jpg"], split=["train", "val"],
        classes=("a",)),
@@ -594,6 +599,16 @@ COMPANIONS = [
     of("a folder of companions is not a class",
        files("cats/1.jpg", "masks/1.png", "masks/2.png", "masks/unused.png", "zebras/2.jpg"), paired(MASK),
        classes=("cats", "zebras"), paths=["cats/1.jpg", "zebras/2.jpg"], labels=[0, 1]),
+    of("nor is one with stray files among its companions",
+       files("cats/1.jpg", "masks/1_mask.png", "masks/2_mask.png", "masks/9_mask.png", "masks/Thumbs.db",
+             "zebras/2.jpg"),
+       paired(Companion("mask", "masks/{stem}_mask.png")), classes=("cats", "zebras"), labels=[0, 1],
+       paths=["cats/1.jpg", "zebras/2.jpg"],
+       rejected={"masks/9_mask.png": "companion mask does not exist", "masks/Thumbs.db": NOT_AN_IMAGE},
+       errors={"masks/9_mask.png": "ImageError", "masks/Thumbs.db": "NotAnImageError"}),
+    of("a folder of images that lack companions is a class",
+       files("cats/1.jpg", "dogs/2.jpg", "masks/1.png", "zebras/3.jpg", "masks/3.png"), paired(MASK),
+       classes=("cats", "dogs", "zebras"), labels=[0, 2], rejected={"dogs/2.jpg": "companion mask does not exist"}),
 ]  # fmt: skip
 
 NOT_UTF8 = "its name is not UTF-8"
