@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from foreign import FIXTURES, image_column, picture, tar_bytes, tar_samples, text_recognition, write_lmdb
@@ -500,6 +501,9 @@ PICTURES = [picture(number) for number in range(7)]
 NAMES = ["a.png", None, "a.png", "../b.png", "", "/c.png", "d.png"]
 FRAMES = [[{"bytes": b"a", "path": None}], []]
 NAMED = ["dog", "cat"]
+PATH_TYPES = [pa.string(), pa.large_string()]
+if int(pa.__version__.partition(".")[0]) >= 26:  # earlier ones may be unable to write views
+    PATH_TYPES.append(pa.string_view())
 PARQUET = [
     of("files of Hugging Face's datasets", lambda _: FIXTURES / "datasets", classes=("ant", "bee", "cow"),
        listed=[{"path": f"{n:04d}.png", "label": n % 3, "caption": f"picture {n}"} for n in [7, 8, *range(7)]]),
@@ -512,6 +516,10 @@ PARQUET = [
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
        {"keys": "mask"}, said=r"left out: photo \(2 samples\), frames \(2 samples\)$", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
+    *(of(f"a column of paths names the rows, of type {kind}",
+         in_parquet(image=PICTURES[:2], path=pa.array(["a.png", "b/c.png"], kind)), values=PICTURES[:2],
+         listed=[{"path": "a.png"}, {"path": "b/c.png"}])
+      for kind in PATH_TYPES),
     *(of(f"labels of {kind or 'their own'} type", classes_in_parquet(NAMED), typed("label", kind) if kind else {},
          labels=[0, 1], classes=("dog", "cat"))
       for kind in (None, "text", "class")),
