@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ def add_companions(
     if not companions or source.containers:  # containers are listed with their companions
         return source
     check_columns(source.table, companions)
-    source = _without_companions(source, companions, listed)
+    source, emptied = _without_companions(source, companions, listed)
     table = source.table
     reasons: dict[int, tuple[str, str, str]] = {}
     """For each row of a sample that lacks a companion: the error, its reason, and the path of the companion."""
@@ -59,7 +60,7 @@ def add_companions(
         for name, values in zip(("source_nbytes", "source_mtime_ns"), facts.T, strict=True):
             table = table.append_column(f"{companion.name}_{name}", pa.array(values))
     if not reasons:
-        return replace(source, table=table)
+        return _without_classes(replace(source, table=table), emptied)
     rows = np.array(sorted(reasons), np.int64)
     paths = table.column("path").take(pa.array(rows)).to_pylist()
     rejects = []
@@ -72,19 +73,28 @@ def add_companions(
         named = f": {missing!r}{files.hint(missing)}" if missing else ""
         raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}{named}")
     stays = pa.array(~np.isin(np.arange(len(table)), rows))
-    return replace(source, table=table.filter(stays), rejects=Rejects.joined([source.rejects, Rejects.of(rejects)]))
+    source = replace(source, table=table.filter(stays), rejects=Rejects.joined([source.rejects, Rejects.of(rejects)]))
+    return _without_classes(source, emptied)
 
 
 def images_folder(paths: pa.ChunkedArray, companions: Sequence[Companion]) -> str:
-    """Return the top-level folder that holds all images, if the companions of all patterns lie outside it; else ""."""
+    """Return the top-level folder that holds all images, if the companions of all patterns lie outside it; else "".
+
+    A file without companions is not counted as an image if its top-level folder holds companions.
+    """
     table = pa.table({"path": paths})
     patterns = [companion_paths(companion, table) for companion in companions if companion.column is None]
     if not patterns:
         return ""
-    is_image = pc.match_substring_regex(paths, IMAGE_NAMES)
+    is_image, is_companion = pc.match_substring_regex(paths, IMAGE_NAMES), pa.scalar(False)
     for named in patterns:
-        is_image = pc.and_(is_image, pc.and_not(named.is_valid(), _are_among(paths, named)))
-    images = folder_at(paths.filter(is_image), 0)
+        is_image = pc.and_(is_image, named.is_valid())
+        is_companion = pc.or_(is_companion, _are_among(paths, named))
+    top = folder_at(paths, 0)
+    among_companions = pc.is_in(top, value_set=top.filter(is_companion).unique().drop_null())
+    is_stray = pc.and_not(among_companions, _have_companions(patterns, paths.filter(is_companion)))
+    is_image = pc.and_not(is_image, pc.or_(is_companion, is_stray))
+    images = top.filter(is_image)
     beside = [folder_at(named.filter(is_image), 0) for named in patterns]
     folders = images.unique().to_pylist()
     if len(folders) != 1 or folders[0] is None or any(pc.any(pc.equal(each, folders[0])).as_py() for each in beside):
@@ -150,28 +160,45 @@ def check_columns(table: pa.Table, companions: Sequence[Companion]) -> None:
             raise SourceError(f"--pair {companion.name}: the index needs the column name {taken[0]!r}; rename yours")
 
 
-def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> Source:
-    """Return `source` without companions that patterns name. Unless `listed`, also drop classes that become empty."""
+def _without_companions(source: Source, companions: Sequence[Companion], listed: bool) -> tuple[Source, set[int]]:
+    """Return `source` without companions that patterns name, and, unless it is `listed`, the labels of the classes that
+    hold companions, but no file that has any."""
     table = source.table
     by_pattern = [companion_paths(companion, table) for companion in companions if companion.column is None]
     paths = pa.chunked_array([chunk for column in by_pattern for chunk in column.chunks], pa.large_string())
     is_companion = _are_among(table.column("path"), paths)
     if not pc.any(is_companion).as_py():
-        return source
+        return source, set()
     rest = table.filter(pc.invert(is_companion))
     if len(rest) == 0:
         raise SourceError(f"every file of {source.root} is a companion; --pair matches the images themselves")
+    source = replace(source, table=rest)
     if listed or source.classes is None:
-        return replace(source, table=rest)
-    before, after = (pc.unique(part.column("label")).to_pylist() for part in (table, rest))
-    gone = set(before) - set(after)
+        return source, set()
+    labels = table.column("label")
+    is_sample = pc.and_not(_have_companions(by_pattern, table.column("path").filter(is_companion)), is_companion)
+    emptied = set(labels.filter(is_companion).unique().to_pylist())
+    return source, emptied.difference(labels.filter(is_sample).unique().to_pylist())
+
+
+def _without_classes(source: Source, emptied: set[int]) -> Source:
+    """Return `source` without the classes `emptied`, given by their labels. Classes that have samples stay."""
+    if not emptied or source.classes is None:
+        return source
+    labels = source.table.column("label")
+    gone = emptied.difference(labels.unique().to_pylist())
     number = np.cumsum([label not in gone for label in range(len(source.classes))]) - 1
-    renumbered = pa.array(number[rest.column("label").to_numpy()].astype(np.int32))
+    renumbered = pa.array(number[labels.to_numpy()].astype(np.int32))
     return replace(
         source,
-        table=with_column(rest, "label", renumbered),
+        table=with_column(source.table, "label", renumbered),
         classes=tuple(name for label, name in enumerate(source.classes) if label not in gone),
     )
+
+
+def _have_companions(patterns: Sequence[pa.ChunkedArray], companions: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a mask of the rows for which any of the `patterns` names one of the `companions`."""
+    return functools.reduce(pc.or_, (_are_among(named, companions) for named in patterns))
 
 
 def _are_among(paths: pa.ChunkedArray, named: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -24,6 +24,8 @@ from presize.system.file_version import FileVersion
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
 
 def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Companion] = ()) -> Contents:
     """List the samples of a Parquet file, in its order. ``keys`` chooses among several image columns. Images and their
@@ -51,7 +53,7 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
     left_out: Counter[str] = Counter(
         {one.name: len(number) for one in schema if one.name not in others and one.name != image}
     )
-    if names is None and "path" in others and pa.types.is_string(schema.field("path").type):
+    if names is None and "path" in others and any(is_text(schema.field("path").type) for is_text in _TEXTS):
         names = table.column("path").combine_chunks()
         others.remove("path")
     fields = plain_table(table.select(others), left_out)

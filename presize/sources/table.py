@@ -31,6 +31,7 @@ from presize.sources.columns import (
     lost_spelling,
     one_line,
     plain_column,
+    python_values,
     read_texts,
     rows_table,
     unquoted,
@@ -166,9 +167,9 @@ def is_list(path: str | os.PathLike[str]) -> bool:
 
 def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Table:
     names, columns, spelled, empty = [], [], {}, pa.scalar(True)
-    table = _texts(file, separators)
+    table, separator = _texts(file, separators)
     path_name = _path_name(table.column_names)
-    for name, texts in zip(table.column_names, table.columns, strict=True):
+    for number, (name, texts) in enumerate(zip(table.column_names, table.columns, strict=True)):
         if not name and not pc.any(pc.not_equal(texts, "")).as_py():
             continue  # spreadsheets add such columns after the last named one
         is_text = types is None or name in types or name in (path_name, *PATH_NAMES)
@@ -176,6 +177,8 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
             swallowed = pc.match_substring_regex(texts, rf"\n[^\n]*[{separators}]")
             if (row := pc.index(swallowed, True).as_py()) >= 0:
                 raise _unclosed(row, name, texts[row].as_py())
+        elif path_name is not None and name != path_name:
+            _check_swallowed(table, number, table.column_names.index(path_name), separator)
         names.append(name)
         columns.append(texts if is_text else read_texts(texts, is_label=name == "label"))
         if pa.types.is_floating(columns[-1].type) and (text := lost_spelling(texts)) is not None:
@@ -196,8 +199,9 @@ def _read_csv(file: BinaryIO, types: Types, separators: str = ",;\t|") -> pa.Tab
     return table.filter(pc.invert(empty)) if pc.any(empty).as_py() else table
 
 
-def _texts(file: BinaryIO, separators: str) -> pa.Table:
-    """Return all columns as text, without the blanks after separators in columns whose name begins with one."""
+def _texts(file: BinaryIO, separators: str) -> tuple[pa.Table, str]:
+    """Return all columns as text, without the blanks after separators in columns whose name begins with one; and the
+    separator."""
     wrong: list[pa.csv.InvalidRow] = []
 
     def refuse(row: pa.csv.InvalidRow) -> str:
@@ -253,10 +257,25 @@ def _texts(file: BinaryIO, separators: str) -> pa.Table:
         except pa.ArrowInvalid:
             raise SourceError(f"column {name!r} is not UTF-8 text; save the table as UTF-8") from None
         columns.append(pc.utf8_ltrim_whitespace(texts) if name.startswith(" ") else texts)
-    return pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
+    table = pa.table(columns, [name.strip(' "') if name.startswith(" ") else name.strip() for name in names])
+    return table, separator
 
 
 _TAIL_BYTES = 64
+
+
+def _check_swallowed(table: pa.Table, number: int, path: int, separator: str) -> None:
+    """Raise SourceError if a value of column `number` holds rows, because its quote is only closed by the opening quote
+    of a later row. Rows are recognized by their path, in column `path`, if it has the suffix of an image."""
+    texts = table.column(number)
+    has_break = pc.match_substring(texts, "\n")
+    for row, text in zip(np.flatnonzero(has_break.to_numpy()), python_values(texts.filter(has_break)), strict=True):
+        first, *_, last = (line.split(separator) for line in text.split("\n"))
+        # The first line ends with the rest of its own row, and the last one begins a later row.
+        if not number < len(last) <= table.num_columns or (path > number and len(first) < table.num_columns - number):
+            continue
+        if claims_to_be_an_image((last[path] if path < number else first[path - table.num_columns]).strip()):
+            raise _unclosed(int(row), table.column_names[number], text)
 
 
 def _unclosed(row: int, name: str, value: str) -> SourceError:

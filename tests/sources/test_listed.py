@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from foreign import FIXTURES, image_column, picture, tar_bytes, tar_samples, text_recognition, write_lmdb
@@ -500,6 +501,9 @@ PICTURES = [picture(number) for number in range(7)]
 NAMES = ["a.png", None, "a.png", "../b.png", "", "/c.png", "d.png"]
 FRAMES = [[{"bytes": b"a", "path": None}], []]
 NAMED = ["dog", "cat"]
+PATH_TYPES = [pa.string(), pa.large_string()]
+if int(pa.__version__.partition(".")[0]) >= 26:  # earlier ones may be unable to write views
+    PATH_TYPES.append(pa.string_view())
 PARQUET = [
     of("files of Hugging Face's datasets", lambda _: FIXTURES / "datasets", classes=("ant", "bee", "cow"),
        listed=[{"path": f"{n:04d}.png", "label": n % 3, "caption": f"picture {n}"} for n in [7, 8, *range(7)]]),
@@ -512,6 +516,10 @@ PARQUET = [
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
        {"keys": "mask"}, said=r"left out: photo \(2 samples\), frames \(2 samples\)$", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
+    *(of(f"a column of paths names the rows, of type {kind}",
+         in_parquet(image=PICTURES[:2], path=pa.array(["a.png", "b/c.png"], kind)), values=PICTURES[:2],
+         listed=[{"path": "a.png"}, {"path": "b/c.png"}])
+      for kind in PATH_TYPES),
     *(of(f"labels of {kind or 'their own'} type", classes_in_parquet(NAMED), typed("label", kind) if kind else {},
          labels=[0, 1], classes=("dog", "cat"))
       for kind in (None, "text", "class")),
@@ -585,6 +593,11 @@ COMPANIONS = [
        files("image/cats/1.jpg", "image/dogs/1.jpg", "mask/cats/1.png", "mask/dogs/1.png", "mask/dogs/x.png", "notes"),
        paired(Companion("mask", "mask/{subdir}/{stem}.png")), paths=["image/cats/1.jpg", "image/dogs/1.jpg"],
        labels=[0, 1], classes=("cats", "dogs")),
+    of("also if a stray file is among their companions",
+       files("images/cats/1.jpg", "images/dogs/2.jpg", "masks/cats/1_mask.png", "masks/dogs/2_mask.png",
+             "masks/dogs/9_mask.png"),
+       paired(Companion("mask", "masks/{subdir}/{stem}_mask.png")), paths=["images/cats/1.jpg", "images/dogs/2.jpg"],
+       labels=[0, 1], classes=("cats", "dogs")),
     of("and splits", files("images/train/a/1.jpg", "images/val/a/2.jpg", "masks/train/a/1.png", "masks/val/a/2.png"),
        paired(BELOW, **BY_FOLDERS), paths=["images/train/a/1.jpg", "images/val/a/2.jpg"], split=["train", "val"],
        classes=("a",)),
@@ -594,6 +607,16 @@ COMPANIONS = [
     of("a folder of companions is not a class",
        files("cats/1.jpg", "masks/1.png", "masks/2.png", "masks/unused.png", "zebras/2.jpg"), paired(MASK),
        classes=("cats", "zebras"), paths=["cats/1.jpg", "zebras/2.jpg"], labels=[0, 1]),
+    of("nor is one with stray files among its companions",
+       files("cats/1.jpg", "masks/1_mask.png", "masks/2_mask.png", "masks/9_mask.png", "masks/Thumbs.db",
+             "zebras/2.jpg"),
+       paired(Companion("mask", "masks/{stem}_mask.png")), classes=("cats", "zebras"), labels=[0, 1],
+       paths=["cats/1.jpg", "zebras/2.jpg"],
+       rejected={"masks/9_mask.png": "companion mask does not exist", "masks/Thumbs.db": NOT_AN_IMAGE},
+       errors={"masks/9_mask.png": "ImageError", "masks/Thumbs.db": "NotAnImageError"}),
+    of("a folder of images that lack companions is a class",
+       files("cats/1.jpg", "dogs/2.jpg", "masks/1.png", "zebras/3.jpg", "masks/3.png"), paired(MASK),
+       classes=("cats", "dogs", "zebras"), labels=[0, 2], rejected={"dogs/2.jpg": "companion mask does not exist"}),
 ]  # fmt: skip
 
 NOT_UTF8 = "its name is not UTF-8"

@@ -153,6 +153,10 @@ def test_a_table_is_read(name: str, text: str, expected: dict[str, list[Any]], r
         ('path,label\na,x\nb,"y\nc,y', "label", 2),
         ('path,label\na,"x\nb,"y\nc,y\n', "label", 1),
         ('path,caption\na,x\nb,"a ""cat"" on\nc,y\n', "caption", 2),
+        ('path,caption\na.jpg,"x\nb.jpg,y\nc.jpg,"x\nd.jpg,y\n', "caption", 1),
+        ('path;n;caption;m\na.JPG;1;x;2\nb.JPG;1;"x;2\r\nc.JPG;1;"x;2\n', "caption", 2),
+        ('caption,path\n"x,a.jpg\n"x,b.jpg\ny,c.jpg\n', "caption", 1),
+        ('n, caption, path, m\n1, "x, a.jpg, 2\n1, y, b.jpg, 2\n1, "x, c.jpg, 2\n', "caption", 1),
     ],
 )
 def test_a_quote_that_is_not_closed_is_an_error_and_takes_no_rows(
@@ -164,7 +168,14 @@ def test_a_quote_that_is_not_closed_is_an_error_and_takes_no_rows(
 
 @pytest.mark.parametrize(
     "text",
-    ['path,label\na,"b\nc"\n', 'path,caption\na,"b ""c"\n', 'path,caption\na,"b\nc"\n', 'path,caption\na,"b\nc ""d"""'],
+    [
+        'path,label\na,"b\nc"\n',
+        'path,caption\na,"b ""c"\n',
+        'path,caption\na,"b\nc"\n',
+        'path,caption\na,"b\nc ""d"""',
+        'path,caption\na.jpg,"b.jpg, c.jpg,\nd.jpg"\n',
+        'caption,path\n"b\nc, d.jpg",a.jpg\n',
+    ],
 )
 def test_quotes_and_line_breaks_in_the_last_row_are_read(text: str, tmp_path: Path) -> None:
     assert read_table(write(tmp_path, "labels.csv", text)).num_rows == 1
