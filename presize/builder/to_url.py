@@ -25,7 +25,7 @@ from presize.options import BuildOptions, RunOptions, SourceOptions, check_kinds
 from presize.remote.bucket import Bucket, Connections
 from presize.remote.cache import default_cache_dir
 from presize.remote.fetch import MANIFEST_BYTES, download_file, fetch_dataset
-from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
+from presize.remote.upload import check_free, claim_place, upload_dataset, upload_file, writable_bucket
 from presize.store.data_files import FETCHING, MANIFEST, DataFile
 from presize.store.manifest import Manifest, parse_manifest
 from presize.system.files import expanded, names_in, working_in, write_atomically
@@ -68,7 +68,8 @@ def build_to_url(
     Raises:
         OptionError: ``options.layout`` is "folder", or `scratch` cannot be written to.
         BuildError: another dataset is at `url`.
-        RemoteError: another build is uploading to `url`; the store cannot be written, or has no conditional writes.
+        RemoteError: another build is uploading to `url`, or it holds a file with the name of one of a dataset; the
+            store cannot be written, or has no conditional writes.
         Others as in build_dataset.
     """
     start = time.perf_counter()
@@ -84,6 +85,9 @@ def build_to_url(
         several = len(output.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in output.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
+        for bucket, manifest in zip(buckets, there, strict=True):
+            if manifest is None:
+                check_free(bucket)
         plan = plan_build(source, options, samples)
         if (first := there[0]) is not None and first.left_out.get("unreadable"):
             download_file(buckets[0], first.rejects, folder / first.rejects.file)

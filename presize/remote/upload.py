@@ -75,7 +75,8 @@ def upload_dataset(
 
     Raises:
         DatasetError: `root` is not a dataset, is damaged, or is a folder of image files.
-        RemoteError: `url` holds another dataset or copy in progress, cannot be written, or lacks conditional writes.
+        RemoteError: `url` holds another dataset, copy in progress, or file with the name of one of a dataset; it cannot
+            be written, or lacks conditional writes.
     """
     start = time.perf_counter()
     root, bucket = Path(expanded(root)), writable_bucket(url)
@@ -86,7 +87,8 @@ def upload_dataset(
         raise DatasetError(f"{root} is a folder of image files; copy it with the store's own tools")
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
-    _find_earlier(bucket, manifest, text)  # a refused copy must not leave a claim
+    if _find_earlier(bucket, manifest, text) is None:  # a refused copy must not leave a claim
+        check_free(bucket)
     claim_place(bucket, claim or ours)
     there = _find_earlier(bucket, manifest, text)
     connections = Connections(on_bytes)
@@ -142,6 +144,16 @@ def writable_bucket(url: str) -> Bucket:
     if bucket.url.startswith("http"):
         raise RemoteError(f"{bucket.url}: cannot write to a web server; give s3://, gs:// or az://")
     return bucket
+
+
+def check_free(bucket: Bucket) -> None:
+    """Raise RemoteError if a URL without a manifest has an object, such as report.html, that a copy of a dataset would
+    replace or remove, and presize did not write."""
+    for found in bucket.list():
+        if "/" not in found.path and is_data_file(found.path) and bucket.is_foreign(found.path):
+            raise RemoteError(
+                f"{bucket.url} holds {found.path!r}, which presize did not write; choose another URL, or remove it"
+            )
 
 
 def claim_place(bucket: Bucket, claim: bytes) -> None:

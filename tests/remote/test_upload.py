@@ -18,7 +18,7 @@ from PIL import Image
 
 from builds import SERIAL, SMALL, files
 from commands import Ran, read_json
-from presize import build_dataset
+from presize import build_dataset, build_to_url
 from presize.errors import DatasetError, PresizeError, RemoteError
 from presize.options import KEEP, BuildOptions, ImageOptions, Size
 from presize.remote.bucket import Bucket
@@ -153,6 +153,20 @@ def test_a_copy_without_its_manifest_is_completed(dataset: Path, url: str, tmp_p
     result = upload_dataset(dataset, url)
     assert (result.sent_again, result.uploaded) == ((), sent)
     assert fetched(url, tmp_path / "copy") == files(dataset)
+
+
+@pytest.mark.parametrize("name", ["report.html", "index-1.arrow"])
+def test_files_of_other_programs_are_neither_replaced_nor_removed(
+    name: str, dataset: Path, raw: Path, url: str, tmp_path: Path
+) -> None:
+    put(url, name, b"mine", {})
+    said = f"^{re.escape(url)} holds '{name}', which presize did not write; choose another URL, or remove it$"
+    with pytest.raises(RemoteError, match=said):
+        upload_dataset(dataset, url)
+    with pytest.raises(RemoteError, match=said):
+        build_to_url(raw, url, SHARDS, SERIAL, scratch=tmp_path)
+    assert names(url) == [name], "a refused copy claims nothing"
+    assert client("get_object", url, name)["Body"].read() == b"mine"
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format": "presize", "vers'])
