@@ -272,7 +272,9 @@ class OutputDir:
         journal = self.journal()
         if journal is None or not (journal.update and journal.publishing):
             return journal
-        begun = journal.output_dir(self.path)
+        # A repair publishes only the sizes that exist: below OUT, or in OUT if it is one of several, moved elsewhere.
+        roots = dict.fromkeys([*journal.output_dir(self.path).roots, self.path])
+        begun = OutputDir(self.path, tuple(root for root in roots if _holds_manifest(root)))
         begun._publish_update()
         begun.clear()
         return None
@@ -408,6 +410,10 @@ def _check_empty(folder: Path, expected: set[str], source: Path | None) -> None:
         swapped = " (did you swap SRC and OUT?)" if _are_swapped(source, folder) else ""
         other = f"{others[0]!r} and is not a presize dataset; choose a new or empty folder{swapped}"
         raise BuildError(f"OUT {folder} holds {what if are_sizes else other}")
+
+
+def _holds_manifest(root: Path) -> bool:
+    return any((root / name).exists() for name in (MANIFEST, _NEW_MANIFEST))
 
 
 def _are_swapped(source: Path | None, folder: Path) -> bool:

@@ -21,7 +21,7 @@ from presize.builder.tasks import staging
 from presize.builder.work import BuildWork
 from presize.codecs.source_facts import are_rgb, unpack_facts
 from presize.errors import BuildError, warn
-from presize.formatting import plural
+from presize.formatting import plural, printable
 from presize.options import Companion, Size, Stream
 from presize.sources.contents import Source
 from presize.sources.source_files import SourceReader, check_containers
@@ -51,9 +51,11 @@ class _Merged(NamedTuple):
 
 
 def publish(work: BuildWork) -> list[Manifest]:
-    """Publish the dataset of each size. May be called again. Raises BuildError if no image could be stored."""
+    """Publish the dataset of each size. May be called again. Raises BuildError if no image could be stored, or if an
+    update would remove images because their files cannot be read."""
     plan, output, journal = work.plan, work.output, work.journal
     merged = _merge(work)
+    _check_readable(work, merged)
     if not len(merged.samples):
         output.discard()
         tried = [merged.rejects[i] for i in range(len(plan.source.rejects), len(merged.rejects))]
@@ -105,6 +107,23 @@ def _merge(work: BuildWork) -> _Merged:
     if work.records is not None:
         rejects.append(work.records.still_rejected.forgetting())
     return _Merged(np.flatnonzero(is_stored), places, columns, shards, Rejects.joined(rejects))
+
+
+def _check_readable(work: BuildWork, merged: _Merged) -> None:
+    """Raise BuildError if an update could not read the files of images that its dataset holds."""
+    if not work.journal.update or work.records is None:
+        return
+    stored = work.records.datasets[0].indexes[0].column("path")
+    # The source's own rejects come first. They were checked before the update was started.
+    unreadable = Rejects(merged.rejects.columns.slice(len(work.plan.source.rejects))).unreadable
+    lost = np.flatnonzero(pc.is_in(unreadable.columns.column("path"), value_set=stored))
+    if len(lost):
+        first = unreadable[int(lost[0])]
+        raise BuildError(
+            f"OUT {work.output.path} holds {plural(len(lost), 'image')} that --update would remove, because their "
+            f"files cannot be read now; the first: {printable(first.path)}: {first.reason}; run again when they can "
+            "be read, or move them out of the source"
+        )
 
 
 def _rejects(source: Source, rejected: Sequence[Rejected]) -> Rejects:

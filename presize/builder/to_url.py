@@ -25,16 +25,18 @@ from presize.options import BuildOptions, RunOptions, SourceOptions, check_kinds
 from presize.remote.bucket import Bucket, Connections
 from presize.remote.cache import default_cache_dir
 from presize.remote.fetch import MANIFEST_BYTES, download_file, fetch_dataset
-from presize.remote.upload import claim_place, upload_dataset, upload_file, writable_bucket
+from presize.remote.upload import check_free, claim_place, upload_dataset, upload_file, writable_bucket
 from presize.store.data_files import FETCHING, MANIFEST, DataFile
-from presize.store.manifest import Manifest, parse_manifest
-from presize.system.files import expanded, names_in, working_in, write_atomically
+from presize.store.manifest import Manifest, parse_manifest, read_manifest
+from presize.system.files import expanded, file_digest, names_in, working_in, write_atomically
 from presize.system.locks import file_lock
 
 _PLACE = "presize-builds"
 """Folder of all builds in the scratch folder, which may hold anything else."""
 _EFFECTIVE = os.access in os.supports_effective_ids
 _LOCK, _CLAIM, _OUT, _DONE = "lock", "claim.json", "out", "done"
+_BASE = "base-"
+"""Prefix of files that contain the SHA-256 of a manifest that an update replaces, one for each size."""
 
 
 def build_to_url(
@@ -68,7 +70,8 @@ def build_to_url(
     Raises:
         OptionError: ``options.layout`` is "folder", or `scratch` cannot be written to.
         BuildError: another dataset is at `url`.
-        RemoteError: another build is uploading to `url`; the store cannot be written, or has no conditional writes.
+        RemoteError: another build is uploading to `url`, or it holds a file with the name of one of a dataset; the
+            store cannot be written, or has no conditional writes.
         Others as in build_dataset.
     """
     start = time.perf_counter()
@@ -84,6 +87,9 @@ def build_to_url(
         several = len(output.roots) > 1
         buckets = [writable_bucket(f"{url.rstrip('/')}/{root.name}" if several else url) for root in output.roots]
         there = [_manifest_at(bucket) for bucket in buckets]
+        for bucket, manifest in zip(buckets, there, strict=True):
+            if manifest is None:
+                check_free(bucket)
         plan = plan_build(source, options, samples)
         if (first := there[0]) is not None and first.left_out.get("unreadable"):
             download_file(buckets[0], first.rejects, folder / first.rejects.file)
@@ -109,6 +115,7 @@ def build_to_url(
             for bucket, root in zip(buckets, output.roots, strict=True):
                 if is_update and not (root / MANIFEST).exists():  # the local manifest of an update may be newer
                     fetch_dataset(bucket.url, root)
+            bases = [_base_of(folder, *each) for each in zip(output.roots, there, strict=True)]
             with _sending(output, plan, buckets) as send:
 
                 def on_finished(done: ShardDone) -> None:
@@ -116,8 +123,8 @@ def build_to_url(
                     on_shard(done)
 
                 built = build_planned(plan, run, output, executor_for(run), on_finished)
-            for bucket, root in zip(buckets, output.roots, strict=True):
-                upload_dataset(root, bucket.url, claim=claim, on_plan=on_rest, on_bytes=on_bytes)
+            for bucket, root, base in zip(buckets, output.roots, bases, strict=True):
+                upload_dataset(root, bucket.url, claim=claim, base=base, on_plan=on_rest, on_bytes=on_bytes)
         result = result_of(built, plan, url, place, time.perf_counter() - start)
         # The local copy is removed such that a kill leaves all of it or none.
         (folder / _CLAIM).unlink(missing_ok=True)
@@ -207,6 +214,15 @@ def _claim(folder: Path, buckets: Sequence[Bucket]) -> bytes:
     for bucket in buckets:
         claim_place(bucket, claim)
     return claim
+
+
+def _base_of(folder: Path, root: Path, there: Manifest | None) -> str | None:
+    """Return the SHA-256 of the manifest at the URL that the dataset in `root` was fetched with, None if it was not.
+    It is recorded in `folder` before the local manifest is updated, so that a killed update can be resumed."""
+    recorded = folder / f"{_BASE}{root.name}"
+    if there is not None and (root / MANIFEST).exists() and read_manifest(root) == there:
+        write_atomically(recorded, file_digest(root / MANIFEST)[1].encode())
+    return recorded.read_text() if recorded.exists() else None
 
 
 _Shard = tuple[Bucket, Path, DataFile]

@@ -374,6 +374,12 @@ class Bucket:
             return False
         return is_etag(str(found.meta["e_tag"]))
 
+    @interruptible
+    def is_foreign(self, name: str) -> bool:
+        """Return whether an object exists that upload() did not write."""
+        found = self._if_there(name, lambda: self._get(self._store, name, options={"head": True}))
+        return found is not None and _SHA256 not in found.attributes
+
     def upload(self, name: str, chunks: Iterator[bytes], sha256: str) -> None:
         """Write an object and its SHA-256 atomically: if `chunks` raises, an existing object stays unchanged."""
         with self._at_name(name):

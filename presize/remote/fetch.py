@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -12,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from zlib_ng import zlib_ng
 
 from presize.errors import BuildError, DatasetError, RemoteError
 from presize.formatting import size_text
 from presize.remote.bucket import Bucket, Connections
 from presize.store.data_files import FETCHING, MANIFEST, OUR_NAMES, DataFile
-from presize.store.filenames import can_be_made
+from presize.store.filenames import NAME_MAX_BYTES, can_be_made, is_folder_name
 from presize.store.index import read_index
 from presize.store.manifest import Manifest, parse_manifest
 from presize.system.files import (
@@ -110,6 +112,8 @@ def fetch_dataset(
             if was_finished:
                 images = (image for image in images if not is_file_of(out / image[0], image[1]))
             connections.all_of(lambda image: _fetch_image(bucket, image, out, connections.passed), images)
+            for name in _class_folders(index, manifest):
+                (out / name).mkdir(exist_ok=True)
             os.sync()
         for folder in folders:
             sync_folder(folder)
@@ -161,6 +165,17 @@ def _images(index: pa.RecordBatch, url: str) -> Iterator[tuple[str, int, int]]:
             yield image
 
 
+def _class_folders(index: pa.RecordBatch, manifest: Manifest) -> list[str]:
+    """Return all classes, even those without images, if the class of each image is its first folder; else none."""
+    if manifest.classes is None:
+        return []
+    folders = pc.replace_substring_regex(index.column("file"), r"(?s)^[^/]*$|/.*", "")
+    numbers = pc.index_in(folders, value_set=pa.array(manifest.classes, folders.type))
+    if not pc.all(pc.fill_null(pc.equal(numbers, index.column("label")), False)).as_py():
+        return []
+    return [name for name in manifest.classes if is_folder_name(name) and not re.match(OUR_NAMES, name)]
+
+
 def _fetch_image(bucket: Bucket, image: tuple[str, int, int], out: Path, on_bytes: Callable[[int], None]) -> None:
     name, nbytes, crc32 = image
     path = out / name
@@ -187,8 +202,11 @@ def read_manifest_of(bucket: Bucket) -> tuple[bytes, Manifest]:
 
 
 def part_of(path: Path) -> Path:
-    """Return the path of a file while it is incomplete."""
-    return path.with_name(f".{path.name}.part")
+    """Return the path of a file while it is incomplete: a hidden file in the same folder."""
+    name = f".{path.name}.part"
+    if len(os.fsencode(name)) > NAME_MAX_BYTES:  # no file can have this name
+        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()}.part"
+    return path.with_name(name)
 
 
 def size_of(path: Path) -> int:

@@ -17,13 +17,16 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from presize.errors import DatasetError, RemoteError
 from presize.formatting import printable
 from presize.remote.bucket import PART_BYTES, Bucket, Connections, etag_of
-from presize.remote.fetch import MANIFEST_BYTES
+from presize.remote.fetch import MANIFEST_BYTES, download_file
 from presize.store.data_files import MANIFEST, DataFile, fixes, is_data_file
+from presize.store.index import read_index, validate_column
 from presize.store.manifest import Manifest, parse_manifest, read_manifest, replaced
-from presize.system.files import check_file, expanded
+from presize.system.files import check_file, expanded, temporary_folder
 
 CLAIM = ".presize-uploading.json"
 """Name of the object that says which dataset is being copied to a URL."""
@@ -56,6 +59,7 @@ def upload_dataset(
     url: str,
     *,
     claim: bytes | None = None,
+    base: str | None = None,
     on_plan: Callable[[int], None] = lambda _: None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> UploadResult:
@@ -63,19 +67,23 @@ def upload_dataset(
 
     A file is sent again if it is missing or differs in size, in the SHA-256 stored with it, or in content. Content is
     compared where the store's ETags are made of MD5s, as S3's are. A newer state of the dataset, from ``presize build
-    --update``, replaces the older one: shared files are not copied again, and files that only the old state has are
-    removed at the end. Conditional writes, which fail if the object exists, protect other datasets.
+    --update`` or ``presize repair``, replaces the older one: shared files are not copied again, and files that only the
+    old state has are removed at the end. It is recognized by a shared shard, the same index or, with the same options,
+    half of the images of the smaller state. Conditional writes, which fail if the object exists, protect other
+    datasets.
 
     Args:
         root: a dataset of shards.
         url: s3://BUCKET/PATH, gs:// or az:// (see Bucket).
         claim: the claim that a build has already made at `url`; None to claim it for all copies of this dataset.
+        base: SHA-256 of the manifest of the older state, if known, which may then differ in every file.
         on_plan: called with the number of bytes to copy.
         on_bytes: called, in any thread, with the number of bytes sent since the last call.
 
     Raises:
         DatasetError: `root` is not a dataset, is damaged, or is a folder of image files.
-        RemoteError: `url` holds another dataset or copy in progress, cannot be written, or lacks conditional writes.
+        RemoteError: `url` holds another dataset, copy in progress, or file with the name of one of a dataset; it cannot
+            be written, or lacks conditional writes.
     """
     start = time.perf_counter()
     root, bucket = Path(expanded(root)), writable_bucket(url)
@@ -86,9 +94,11 @@ def upload_dataset(
         raise DatasetError(f"{root} is a folder of image files; copy it with the store's own tools")
     nbytes = len(text) + sum(file.bytes for file in manifest.files())
     ours = json.dumps({"manifest": hashlib.sha256(text).hexdigest(), "digest": manifest.digest}).encode()
-    _find_earlier(bucket, manifest, text)  # a refused copy must not leave a claim
+    earlier = _find_earlier(bucket, root, manifest, text, base)  # a refused copy must not leave a claim
+    if earlier is None:
+        check_free(bucket)
     claim_place(bucket, claim or ours)
-    there = _find_earlier(bucket, manifest, text)
+    there = _find_earlier(bucket, root, manifest, text, hashlib.sha256(earlier[0]).hexdigest() if earlier else base)
     connections = Connections(on_bytes)
     # A small object, such as the claim, shows whether ETags are MD5s. A build, which has a claim, sent its own files.
     known = None if claim else bucket.get_with_etag(CLAIM, _CLAIM_BYTES)
@@ -144,6 +154,16 @@ def writable_bucket(url: str) -> Bucket:
     return bucket
 
 
+def check_free(bucket: Bucket) -> None:
+    """Raise RemoteError if a URL without a manifest has an object, such as report.html, that a copy of a dataset would
+    replace or remove, and presize did not write."""
+    for found in bucket.list():
+        if "/" not in found.path and is_data_file(found.path) and bucket.is_foreign(found.path):
+            raise RemoteError(
+                f"{bucket.url} holds {found.path!r}, which presize did not write; choose another URL, or remove it"
+            )
+
+
 def claim_place(bucket: Bucket, claim: bytes) -> None:
     """Write `claim`, a JSON object, to the URL. Copies with the same claim may run at the same time. Raises RemoteError
     if the URL has another claim, or the store lacks conditional writes."""
@@ -186,9 +206,11 @@ def _object(text: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[bytes, str, bool] | None:
+def _find_earlier(
+    bucket: Bucket, root: Path, manifest: Manifest, text: bytes, base: str | None
+) -> tuple[bytes, str, bool] | None:
     """Return the manifest at the URL, its ETag, and whether its state is older; None if there is none. Raises
-    RemoteError unless `manifest` may replace it."""
+    RemoteError unless `manifest`, of the dataset in `root`, may replace it. `base`: see upload_dataset."""
     there = bucket.get_with_etag(MANIFEST, MANIFEST_BYTES)
     if there is None:
         return None
@@ -205,13 +227,32 @@ def _find_earlier(bucket: Bucket, manifest: Manifest, text: bytes) -> tuple[byte
                 "URL"
             ) from None
         return *there, False
-    files, shards = _files_of(old), {*old.shards} & {*manifest.shards}
-    # An update shares shards and gives other files new names: readers find the old files until it is published.
-    if not shards or any(files.get(file.file, file) != file for file in manifest.files()):
+    files, is_base = _files_of(old), hashlib.sha256(there[0]).hexdigest() == base
+    # An update gives its new files new names: readers find the old files until it is published.
+    has_new_names = all(files.get(file.file, file) == file for file in manifest.files())
+    if not has_new_names or not (is_base or _is_same_dataset(bucket, old, root, manifest)):
         raise RemoteError(f"{bucket.url} holds another dataset; choose another URL")
     if manifest.generation <= old.generation:
         raise RemoteError(f"{bucket.url} holds a newer state of this dataset; presize fetch downloads it")
     return *there, True
+
+
+def _is_same_dataset(bucket: Bucket, old: Manifest, root: Path, manifest: Manifest) -> bool:
+    """Return whether `old` at the URL is another state of the dataset in `root`: they share a shard, as most updates
+    do, or the index, as repairs do, or, with the same options, half of the images of the smaller one (path, CRC-32)."""
+    if {*old.shards} & {*manifest.shards} or old.index == manifest.index:
+        return True
+    theirs, ours = ((each.layout, each.size, each.identity["options"]) for each in (old, manifest))
+    if theirs != ours:
+        return False
+    with temporary_folder("presize-upload-") as folder:
+        download_file(bucket, old.index, folder / old.index.file)
+        there, here = read_index(folder, old, check=False), read_index(root, manifest)  # the first was just compared
+        for place, index in (bucket.url, there), (root, here):
+            validate_column(index.column("path"), "path", place)
+        rows = pc.index_in(here.column("path"), value_set=there.column("path"))
+        is_shared = pc.equal(here.column("crc32"), there.column("crc32").take(rows))
+        return bool(2 * (pc.sum(is_shared).as_py() or 0) >= min(old.samples, manifest.samples))
 
 
 def upload_file(bucket: Bucket, root: Path, file: DataFile, on_bytes: Callable[[int], None]) -> None:

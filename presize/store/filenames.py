@@ -72,7 +72,7 @@ def folder_files(paths: pa.ChunkedArray, format: Format, class_folders: Sequence
             f"--to folder reserves that name for presize's own files: rename {taken[0].as_py()!r} in the source"
         )
     for name in class_folders:
-        if not is_safe(name) or "/" in name or len(name.encode()) > NAME_MAX_BYTES:
+        if not is_folder_name(name):
             raise SourceError(f"--to folder creates a folder for each class, but {name!r} cannot be a folder name")
     return files
 
@@ -127,3 +127,8 @@ def is_safe(path: str) -> bool:
 def can_be_made(path: str) -> bool:
     """Return whether a path is safe, and neither too long nor too deep for a file."""
     return is_safe(path) and len(path.encode()) <= PATH_MAX_BYTES and path.count("/") <= MAX_FOLDERS
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a folder inside another one can have this name."""
+    return is_safe(name) and "/" not in name and len(name.encode()) <= NAME_MAX_BYTES

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builds import REPORTED, UPDATE, Builder
+from builds import REPORTED, UPDATE, Builder, Stopped, stop
 from commands import Ran
 from pictures import smooth_image
 from presize import BuildOptions, ImageOptions, Repair, Size, repair_dataset
@@ -118,6 +118,27 @@ def test_shards_of_an_update_are_restored(build: Builder) -> None:
         shard.unlink()
     assert repair(build).problems == ()
     assert build.files() == whole
+
+
+@pytest.mark.parametrize("place", ["out", "alone"])
+def test_a_repair_killed_while_publishing_is_finished_without_the_other_sizes(
+    place: str, build: Builder, tmp_path: Path
+) -> None:
+    build.options = TWO_SIZES
+    build()
+    shutil.rmtree(build.out / "12")
+    root = build.out / "16"
+    if place == "alone":
+        root = root.rename(tmp_path / "alone")
+    change_records(root, lambda _shard, _row, value: value)  # the rebuilt shard gets another SHA-256 and name
+    (root / "shards" / "00001.lmdb").unlink()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr("presize.builder.output_dir.rename", stop)
+        repair_dataset(build.source, tmp_path / place, jobs=1)
+    assert repair_dataset(build.source, tmp_path / place, jobs=1).problems == ()
+    assert verify_dataset(root).problems == ()
+    assert (root / "shards" / "00001-1.lmdb").exists()
+    assert not list((tmp_path / place).glob(".presize*"))
 
 
 def test_intact_records_need_no_source(build: Builder) -> None:

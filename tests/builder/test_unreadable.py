@@ -349,6 +349,28 @@ def test_an_update_with_checksums_removes_no_image_whose_file_cannot_be_read(bui
     assert build.files() == before
 
 
+@pytest.mark.parametrize("become", BECOMES)
+def test_an_update_removes_no_image_whose_changed_file_cannot_be_read(
+    become: Callable[[Path], None], build: Builder
+) -> None:
+    build()
+    before = build.files()
+    for name in ("class-0/00.png", "class-2/02.png"):  # the files that are lost
+        os.utime(build.source / name, (1, 1))
+    lost = Lost(build, become)
+    said = (
+        r"holds 2 images that --update would remove, because their files cannot be read now; the first: "
+        r"class-0/00\.png: .*; run again when they can be read, or move them out of the source$"
+    )
+    with pytest.raises(BuildError, match=said):
+        build(run=UPDATE, on_plan=lost)
+    assert {path: content for path, content in build.files().items() if path in before} == before
+    lost.put_back()
+    result = build(run=UPDATE)
+    assert (result.stored, result.unreadable, result.resumed) == (COUNT, 0, COUNT - 2)
+    assert verify_dataset(build.out) == VerifyResult(COUNT)
+
+
 def test_a_rebuilt_folder_loses_no_images_unless_requested(build: Builder) -> None:
     build.options, lost = LAYOUTS["folder"], Lost(build, count=3)
     warned(build, "4 files could not be read", on_plan=lost)

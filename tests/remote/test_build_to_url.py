@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builds import SERIAL, SMALL, files
+from builds import SERIAL, SMALL, files, put
 from clusters import wait_until
 from commands import Ran
 from presize import build_dataset, build_to_url
@@ -197,6 +197,22 @@ def test_an_update_uploads_only_new_files(site: Site, proxy: Proxy) -> None:
     assert len(shards_put(proxy)) == 1
     expected = site.build_locally(UPDATE)
     assert site.fetched() == expected
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_an_update_that_changes_every_image_is_uploaded(interrupted: bool, site: Site) -> None:
+    options = BuildOptions(SMALL.image, shard_samples=1000)
+    site.build(options=options)
+    site.build_locally(options=options)
+    for seed, path in enumerate(sorted(site.photos.rglob("*.jpg"))):
+        put(path, seed)
+    if interrupted:  # after the local copy is updated
+        with pytest.raises(StopError):
+            site.build(UPDATE, options, on_rest=stop)
+    site.build(UPDATE, options)
+    expected = site.build_locally(UPDATE, options)
+    assert site.fetched() == expected
+    site.check_done()
 
 
 def test_impossible_builds_are_refused_before_anything_is_built_or_claimed(site: Site, tmp_path: Path) -> None:

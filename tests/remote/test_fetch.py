@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builds import SERIAL, files
+from builds import BROKEN_PNG, SERIAL, SMALL, files, image_folder, put, write_photos
 from commands import Ran, read_json
 from presize import build_dataset
 from presize.errors import BuildError, DatasetError, PresizeError, PresizeWarning, RemoteError
@@ -109,6 +109,31 @@ def test_a_folder_dataset_is_fetched_with_its_images(
     proxy.damage = flipping(float("inf"))
     with pytest.raises(RemoteError, match=rf"^{url}/\S+\.jpg: its MD5 differs from its ETag in 6 reads"):
         fetch_dataset(url, tmp_path / "copy")
+
+
+def folder_dataset(photos: Path, out: Path) -> Path:
+    build_dataset(photos, out, BuildOptions(SMALL.image, "folder"), SERIAL)
+    return out
+
+
+def test_a_copy_of_a_folder_has_the_folders_of_classes_without_images(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos")
+    (photos / "birds").mkdir()
+    (photos / "birds" / "broken.png").write_bytes(BROKEN_PNG)
+    built = folder_dataset(photos, tmp_path / "folder")
+    with http(tmp_path) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}/folder", tmp_path / "copy")
+    assert image_folder(tmp_path / "copy")[0] == image_folder(built)[0] == ["birds", "cats", "dogs"]
+
+
+def test_an_image_with_the_longest_possible_name_is_fetched(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos")
+    for length in (245, 246, 251):  # without the suffix
+        put(photos / "dogs" / f"{'x' * length}.png", seed=length)
+    built = folder_dataset(photos, tmp_path / "folder")
+    with http(tmp_path) as port:
+        fetch_dataset(f"http://127.0.0.1:{port}/folder", tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(built)
 
 
 def test_a_copy_resumes_at_the_byte_where_it_ended(dataset: Path, tmp_path: Path) -> None:

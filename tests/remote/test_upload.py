@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builds import SERIAL, SMALL, files
+from builds import SERIAL, SMALL, files, write_photos
 from commands import Ran, read_json
-from presize import build_dataset
+from presize import build_dataset, build_to_url, repair_dataset
 from presize.errors import DatasetError, PresizeError, RemoteError
 from presize.options import KEEP, BuildOptions, ImageOptions, Size
 from presize.remote.bucket import Bucket
@@ -26,8 +26,10 @@ from presize.remote.fetch import fetch_dataset
 from presize.remote.upload import CLAIM, upload_dataset
 from presize.sources.sample import SampleOptions, make_samples
 from presize.store.data_files import MANIFEST
+from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from servers import SHARDS, UPDATE, Proxy, StopError, fetched, names
+from tampering import change_records
 
 
 @dataclass
@@ -55,6 +57,7 @@ def source(raw: Path, tmp_path: Path) -> Source:
 
 
 OTHER = BuildOptions(ImageOptions((Size(32, 32),)))
+ONE_SHARD = BuildOptions(SMALL.image, shard_samples=1000)
 
 
 def stopping_after(nbytes: int) -> Callable[[int], None]:
@@ -155,6 +158,20 @@ def test_a_copy_without_its_manifest_is_completed(dataset: Path, url: str, tmp_p
     assert fetched(url, tmp_path / "copy") == files(dataset)
 
 
+@pytest.mark.parametrize("name", ["report.html", "index-1.arrow"])
+def test_files_of_other_programs_are_neither_replaced_nor_removed(
+    name: str, dataset: Path, raw: Path, url: str, tmp_path: Path
+) -> None:
+    put(url, name, b"mine", {})
+    said = f"^{re.escape(url)} holds '{name}', which presize did not write; choose another URL, or remove it$"
+    with pytest.raises(RemoteError, match=said):
+        upload_dataset(dataset, url)
+    with pytest.raises(RemoteError, match=said):
+        build_to_url(raw, url, SHARDS, SERIAL, scratch=tmp_path)
+    assert names(url) == [name], "a refused copy claims nothing"
+    assert client("get_object", url, name)["Body"].read() == b"mine"
+
+
 @pytest.mark.parametrize("content", [b"", b'{"format": "presize", "vers'])
 def test_a_damaged_manifest_among_the_files_of_a_dataset_is_sent_again(content: bytes, dataset: Path, url: str) -> None:
     upload_dataset(dataset, url)
@@ -234,6 +251,39 @@ def test_an_updated_dataset_replaces_the_old_one(source: Source, url: str, tmp_p
     gone = before - {file.file for file in read_manifest(source.out).files()}
     assert gone
     assert not gone & {*names(url)}
+
+
+def test_an_update_that_keeps_no_shard_is_uploaded(source: Source, url: str, tmp_path: Path) -> None:
+    upload_dataset(source.build(ONE_SHARD), url)
+    before = read_manifest(source.out).shards
+    (source.photos / Dataset(source.out).path(0)).unlink()
+    build_dataset(source.photos, source.out, ONE_SHARD, UPDATE)
+    assert not {*before} & {*read_manifest(source.out).shards}
+    upload_dataset(source.out, url)
+    assert fetched(url, tmp_path / "copy") == files(source.out)
+
+
+def test_a_repaired_only_shard_is_uploaded(source: Source, url: str, tmp_path: Path) -> None:
+    change_records(source.build(ONE_SHARD), lambda _shard, _row, value: value)  # the rebuilt shard gets another SHA-256
+    upload_dataset(source.out, url)
+    (shard,) = read_manifest(source.out).shards
+    (source.out / shard.file).unlink()
+    assert repair_dataset(source.photos, source.out, jobs=1).problems == ()
+    assert read_manifest(source.out).shards != (shard,)
+    upload_dataset(source.out, url)
+    assert fetched(url, tmp_path / "copy") == files(source.out)
+
+
+def test_other_images_with_the_same_options_do_not_replace_a_dataset(source: Source, url: str, tmp_path: Path) -> None:
+    upload_dataset(source.build(ONE_SHARD), url)
+    before = files(source.out)
+    other = Source(write_photos(tmp_path / "others"), tmp_path / "other")
+    other.build(ONE_SHARD)
+    (other.photos / "dogs" / "00.png").unlink()
+    build_dataset(other.photos, other.out, ONE_SHARD, UPDATE)  # none of its files has the name of one at the URL
+    with pytest.raises(RemoteError, match=f"^{re.escape(url)} holds another dataset; choose another URL$"):
+        upload_dataset(other.out, url)
+    assert fetched(url, tmp_path / "copy") == before
 
 
 @pytest.mark.parametrize("which", ["another", "an older state", "another of a later generation"])
