@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
         ranks = share_with_ranks(found)
         if ranks is None:
             return
-        if not sys.stdout.closed:
+        with suppress(Exception):  # it may be closed, or any object of the script
             sys.stdout.flush()
         if as_json:
             click.echo(json.dumps({"loaders": found, "ranks": ranks}), file=out)

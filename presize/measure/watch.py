@@ -7,9 +7,9 @@ scripts may set environment variables first. torch's DataLoader and presize's Lo
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
-import runpy
 import signal
 import sys
 import tempfile
@@ -70,7 +70,8 @@ class Watched:
     @classmethod
     def of(cls, loader: Any) -> Watched:
         dataset = type(loader.dataset).__name__
-        sampler = type(getattr(loader, "sampler", None)).__name__
+        batch_sampler = getattr(loader, "batch_sampler", None)  # one of the script's leaves `sampler` unused
+        sampler = type(getattr(batch_sampler or loader, "sampler", None)).__name__
         is_presize = not hasattr(loader, "in_order")
         if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # these call len(), too
             dataset += f" with {plural(len(loader.dataset), 'sample')}"
@@ -248,6 +249,7 @@ def _images_in(batch: Any) -> int:
 class _Epoch:
     def __init__(self, watch: Watch, seen: Watched, begin_s: float) -> None:
         self.watch, self.seen, self.begin_s = watch, seen, begin_s
+        self.opening_s = time.perf_counter() - begin_s  # the script may then do other work before next()
         self.count, self.last_s, self.looked_s, self.cpu_s = 0, begin_s, begin_s, 0.0
         self.elsewhere_s = 0.0  # spent in epochs of other loaders since the last batch
         self.outer = {other: other.count for other in watch.running}
@@ -263,7 +265,7 @@ class _Epoch:
             raise
         now = time.perf_counter()
         if self.count == 0:
-            seen.starts_s.append(now - self.begin_s)
+            seen.starts_s.append(self.opening_s + now - asked_s)
         else:
             seen.steps_s.append(asked_s - self.last_s - self.elsewhere_s)
             seen.waits_s.append(now - asked_s)
@@ -381,7 +383,8 @@ class Watch:
     def watched(self) -> list[Watched]:
         """Return the measurements so far of loaders that gave a batch, in the order of their first iteration."""
         for seen in self.order:
-            seen.count_events(wait=True)
+            with suppress(RuntimeError):  # after an error of the device, events cannot be read
+                seen.count_events(wait=True)
         return [seen for seen in self.order if seen.batches]
 
 
@@ -410,7 +413,7 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
     """Run a script as ``python SCRIPT ARGUMENTS`` does, within `watch`, and return its exit code; -SIGINT if Ctrl-C
     stopped it. Prints errors as Python does, without frames of presize. Calls `on_end` once, in this process only,
     however the script ends, and also before os.exec* and os._exit."""
-    path, argv = sys.path[:], sys.argv[:]
+    path, argv, name = sys.path[:], sys.argv[:], os.path.abspath(script)
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
@@ -422,12 +425,12 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
     code: Any = 0
     try:
         with watch, _before_exec(end):
-            runpy.run_path(script, run_name="__main__")
+            _run_as_main(name)
     except SystemExit as exit:
         code = exit.code
     except BaseException as error:
         trace = error.__traceback__  # from the script on; none if the script has not started, as on a syntax error
-        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        while trace is not None and trace.tb_frame.f_code.co_filename != name:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
@@ -438,6 +441,19 @@ def run_script(script: str, arguments: Sequence[str], watch: Watch, on_end: Call
         return code or 0
     sys.stderr.write(f"{code}\n")
     return 1
+
+
+def _run_as_main(path: str) -> None:
+    """Run a file as `python FILE` does, whose ``__file__`` is absolute. runpy would also change sys.argv[0]."""
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    main, ours = ModuleType("__main__"), sys.modules["__main__"]
+    vars(main).update(__file__=path, __cached__=None)
+    sys.modules["__main__"] = main
+    try:
+        exec(code, vars(main))
+    finally:
+        sys.modules["__main__"] = ours
 
 
 @contextmanager

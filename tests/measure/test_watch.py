@@ -43,7 +43,7 @@ TRAINS = f"""{LOADER}
 total = 0.0
 for images, noise in loader:
     total += float((images.mean() * noise).sum())
-print(total, sys.argv[1:], sys.path[0], __name__, __file__)
+print(total, sys.argv, sys.path[0], __name__, __file__)
 """
 
 
@@ -74,8 +74,13 @@ def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
 
 
-def test_a_script_runs_as_under_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_script_runs_as_under_python(
+    is_relative: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     script = write(tmp_path, TRAINS)
+    script = "train.py" if is_relative else script
     subprocess.run([sys.executable, script, "--lr", "0.1"], check=True)
     plain = capfd.readouterr().out
     state = torch.random.get_rng_state()
@@ -155,6 +160,30 @@ def test_batches_and_loaders_without_a_length_are_counted_as_batches() -> None:
     assert " batches/s, " in compared_text(known, known)
 
 
+class Keyed(Dataset[torch.Tensor]):
+    """A dataset without a length."""
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return torch.zeros(2)
+
+
+def test_a_length_that_torch_does_not_ask_for_is_not_needed() -> None:
+    with Watch() as watch:
+        for _ in DataLoader(Keyed(), batch_sampler=[["a", "b"]] * 12):
+            pass
+    assert [(seen.name, seen.batches) for seen in watch.watched()] == [("DataLoader over Keyed, 0 workers", 12)]
+
+
+def test_work_between_iter_and_the_first_batch_is_not_waiting() -> None:
+    with Watch() as watch:
+        batches = iter(DataLoader(TensorDataset(torch.zeros(40)), 2))
+        time.sleep(1)
+        for _ in batches:
+            pass
+    (seen,) = watch.watched()
+    assert seen.starts_s[0] < 1
+
+
 def test_there_is_one_interim_verdict_after_many_batches() -> None:
     told: list[int] = []
     with Watch(lambda: told.append(watch.watched()[0].batches), interim_s=0) as watch:
@@ -232,6 +261,7 @@ def test_a_loader_of_presize_is_watched_and_yields_the_same(tmp_path: Path) -> N
     [
         ("os.execlp('true', 'true')", 0),
         ("os._exit(7)", 7),
+        ("class Log:\n    write = flush = lambda *_: None\nsys.stdout = Log()", 0),
         ("os.kill(os.getpid(), 2); time.sleep(9)", -2),
         ("if os.fork() == 0: sys.exit(0)\nos.wait()", 0),
         ("if os.fork() == 0: os._exit(0)\nos.wait()", 0),
