@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from presize.codecs.source_facts import Facts
 from presize.errors import ImageError
 
 Values = npt.NDArray[Any]
-
-_PNM_HEADER_BYTES = 4096
 
 
 def decode_exact(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
@@ -48,7 +45,7 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     if mode == "RGBA" or (mode == "LA" and not deep):  # Pillow scales 16-bit grey with alpha to 8 bits
         mode = mode[:-1] if image.getchannel("A").getextrema() == (255, 255) else mode
     if deep and mode == "RGB":
-        raise ImageError("16 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palette indices")
+        raise ImageError("more than 8 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palettes")
     if mode not in ("1", "L", "P", "RGB", "I") and not mode.startswith("I;16"):
         fix = "--pair-format npy keeps these" if mode == "F" else "choose another filter"
         raise ImageError(f"pixels of mode {image.mode}; nearest supports grey, palettes and RGB; {fix}")
@@ -86,9 +83,6 @@ def narrowed(values: Values) -> Values:
 
 def _unscaled(values: Values, data: bytes) -> Values:
     """Undo the scaling of a PGM or PPM: Pillow makes the largest value white."""
-    words = re.sub(rb"#[^\n\r]*", b" ", data[:_PNM_HEADER_BYTES]).split(None, 4)
-    largest = int(words[3])
-    if largest > 255 and values.ndim == 3:
-        raise ImageError("16 bits in three channels; nearest supports 8-bit RGB, 16-bit grey and palette indices")
+    largest = pillow_decoder.ppm_white(data)
     white = 255 if values.dtype == np.uint8 else 65535
     return values if largest == white else np.rint(values * (largest / white)).astype(values.dtype)

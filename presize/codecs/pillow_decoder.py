@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -34,6 +35,8 @@ _J2K_BEGIN, _J2K_BITS = b"\xff\x4f\xff\x51", 42
 _SIGNED, _FLOAT = 2, 3
 """Values of SAMPLE_FORMAT."""
 
+_PPM_HEADER: Final = re.compile(rb"P[2356](?:(?:\s|#[^\r\n]*[\r\n])+([0-9]+)){3}")
+"""Its group is the last of three numbers: the width, the height and the value of white."""
 _GREY_MODES: Final = ("1", "L", "LA", "La", "I", "F")
 
 
@@ -127,6 +130,8 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     deep = image.mode.startswith("I")
     if name in ("png", "tiff", "heic"):
         deep = 8 < sample_bits(image, data, name) <= 16
+    elif name in ("jpeg2000", "sgi", "ppm") and not deep:  # Pillow opens their colours with 8 bits
+        deep = sample_bits(image, data, name) > 8 or (name == "ppm" and image.mode == "RGB" and ppm_white(data) > 255)
     facts = Facts(name, colors_of(image.mode), orientation, deep=deep, several=several, surplus=surplus)
     return Opened(image, data, facts, exif)
 
@@ -216,6 +221,12 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
         begin = data.find(_J2K_BEGIN) + _J2K_BITS
         return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
     return 8 * data[3] if name == "sgi" else 8
+
+
+def ppm_white(data: bytes) -> int:
+    """Return the value of white in a PGM or PPM."""
+    header = _PPM_HEADER.match(data)
+    return 255 if header is None else int(header[1])
 
 
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:

@@ -24,7 +24,7 @@ from presize.errors import BuildError, DatasetError, OptionError
 from presize.options import ExportLayout, ImageOptions, KeyPreset, check_choice
 from presize.store.dataset import Dataset
 from presize.store.dealing import mix
-from presize.store.filenames import SUFFIXES, can_be_made, file_names, path_problem, repeated
+from presize.store.filenames import SUFFIXES, can_be_made, file_names, is_folder_name, path_problem, repeated
 from presize.store.index import index_columns
 from presize.store.key_pattern import TEXT_RECOGNITION, KeyPattern, label_pattern
 from presize.store.shard import ShardWriter, map_bytes_in_any_order
@@ -119,7 +119,7 @@ def write_folder(exported: Exported, out: Path, on_image: Callable[[], None]) ->
             if files is exported.images:
                 on_image()
         for name in classes:
-            if can_be_made(name):
+            if can_be_made(name) and all(map(is_folder_name, name.split("/"))):
                 (root / name).mkdir(parents=True, exist_ok=True)
 
 
@@ -226,6 +226,11 @@ _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -> None:
     """Write a row for each sample, in dataset order (docs/derive.md). ``image`` and the companions come before the
     columns of the label table; ``_`` is appended to a name that the label table uses."""
+    for name in exported.columns:
+        if not _fits_parquet(kind := exported.dataset.column(name).type):
+            raise DatasetError(
+                f"export: Parquet cannot hold the empty objects in column {name!r} ({kind}); choose --to tar"
+            )
     schema, others = _schema(exported), list(exported.columns)
     # Images are stored without compression or statistics.
     encoding: Any = {"compression": "none", "use_dictionary": others, "write_statistics": others}
@@ -241,6 +246,13 @@ def write_parquet(exported: Exported, out: Path, on_image: Callable[[], None]) -
             ):
                 for low, high in _runs(numbers_of_group[first:end]):
                     writer.write_batch(_batch(exported, schema, range(first + low, first + high), on_image))
+
+
+def _fits_parquet(kind: pa.DataType) -> bool:
+    """Return whether Parquet can hold values of a type: any but objects without keys."""
+    if pa.types.is_nested(kind):
+        return kind.num_fields > 0 and all(_fits_parquet(kind.field(i).type) for i in range(kind.num_fields))
+    return True
 
 
 def _schema(exported: Exported) -> pa.Schema:

@@ -220,9 +220,17 @@ def _check_value(value: memoryview, manifest: Manifest, row: dict[str, Any]) -> 
     if len(value) != row["nbytes"] or zlib.crc32(value) != row["crc32"]:
         return "is damaged: its length or CRC-32 differs from the index"
     shape = (row["height"], row["width"])
+    if MAX_SIDE**2 < shape[0] * shape[1] <= _most_pixels(manifest):
+        return ""  # its bytes are intact, and decoding it could take all memory
     try:
         decode_value(value, manifest.format, manifest.color, shape, MAX_SIDE**2, manifest.depth)
     except DAMAGE as error:
         raise_limit(f"an image of {shape[0]} x {shape[1]} pixels", error)
         return f"cannot be decoded: {error}"
     return ""
+
+
+def _most_pixels(manifest: Manifest) -> int:
+    """Return the limit on pixels with which the dataset was built."""
+    recorded = manifest.identity["options"]["image"].get("max_pixels")
+    return recorded if type(recorded) is int else 0

@@ -148,6 +148,17 @@ def test_a_smaller_size_is_made_from_the_stored_images(format: dict[str, Any], t
         assert new.value(i) == transcode(source, smaller).records[0].value
 
 
+@pytest.mark.parametrize("depth", [8, 16])
+def test_transparent_pixels_of_raw_images_do_not_bleed_into_a_smaller_size(depth: Any, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    half = Image.new("RGBA", (64, 64))
+    half.paste((255, 0, 0, 255), (0, 0, 31, 64))
+    half.save(tmp_path / "raw" / "a.png")
+    build_dataset(tmp_path / "raw", tmp_path / "out", with_image(format="raw", color="rgba", depth=depth), SERIAL)
+    ((_, pixels),) = derived(tmp_path / "out", tmp_path / "new", size=Size(20, 20)).pixels([0])
+    assert set(pixels[pixels[:, :, 3] > 0][:, 0].tolist()) == {255 if depth == 8 else 65535}
+
+
 def test_fitting_images_are_copied_and_others_are_a_second_generation(tmp_path: Path) -> None:
     save(tmp_path / "raw", "small.png", height=20)
     out = built(tmp_path, "large.jpg")

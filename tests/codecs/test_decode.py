@@ -290,6 +290,26 @@ def test_16_bits_are_rounded_to_8(kind: str, channels: int) -> None:
     assert np.array_equal(found, expected[:, :, 0] if channels == 1 else expected)
 
 
+DEEP_COLORS = {
+    "jpeg2000": cv2.imencode(".jp2", NOISE[:, :, :3], [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1].tobytes(),
+    "ppm": b"P6 # a comment\n40 24\n65535\n" + NOISE[:, :, 2::-1].astype(">u2").tobytes(),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP_COLORS)
+def test_16_bit_colours_that_pillow_opens_with_8_bits_keep_their_values(kind: str) -> None:
+    found = decode.decode(DEEP_COLORS[kind], Wanted("keep", 16))
+    assert found.facts.deep and np.array_equal(found.pixels, NOISE[:, :, 2::-1])
+    assert decode.decode(DEEP_COLORS[kind]).facts.deep
+
+
+def test_16_bits_that_no_library_reads_are_refused() -> None:
+    data = struct.pack(">hBBHHHH", 474, 0, 2, 3, 1, 1, 3).ljust(512, b"\0") + b"\x01\x02" * 3
+    assert decode.decode(data).facts.deep
+    with pytest.raises(ImageError, match="16-bit pixels of mode RGB are not supported in a SGI; --depth 8 scales"):
+        decode.decode(data, Wanted("keep", 16))
+
+
 def test_a_16_bit_pgm_is_scaled_from_its_own_maximum() -> None:
     data = b"P5 3 1 1000\n" + struct.pack(">3H", 0, 500, 1000)
     assert decode.decode(data, "keep").pixels.tolist() == [[0, 128, 255]]

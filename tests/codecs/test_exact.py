@@ -113,8 +113,8 @@ REFUSED = {
     },
     "16-bit grey with alpha": (DEEP_WITH_ALPHA, "pixels of mode LA"),
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
-    "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "16 bits in three channels"),
-    "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "12 bits in a channel"),
+    "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "more than 8 bits in three channels"),
+    "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "more than 8 bits in three channels"),
     "sgi of 16 bits": (
         struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02",
         "16 bits in an SGI",

@@ -324,9 +324,10 @@ def test_dates_become_text_and_nan_becomes_null(captions: Path, tmp_path: Path) 
     assert [row["points"] for row in columns] == [[{"x": None, "y": 1.0}]] * 4
 
 
-def test_a_class_name_with_a_thousand_slashes_makes_no_folders(copied: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a/" * 990 + "x", "x" * 256, "a/" + "é" * 128], ids=len)
+def test_a_class_name_that_cannot_be_a_folder_makes_none(name: str, copied: Path, tmp_path: Path) -> None:
     def rename(values: dict[str, Any]) -> None:
-        values["classes"] = ["a/" * 990 + "x", *values["classes"][1:]]
+        values["classes"] = [name, *values["classes"][1:]]
         values["identity"]["classes"] = classes_digest(values["classes"])
         values["digest"] = digest_of(values["identity"])
 
@@ -341,6 +342,9 @@ def test_values_that_json_or_class_lists_cannot_hold_are_refused_before_anything
     write_table(copied, table.append_column("vector", pa.array([b"\0"] * len(table), pa.large_binary())))
     with pytest.raises(DatasetError, match=r"JSON cannot hold the column 'vector' \(large_binary\).*--to parquet"):
         export_dataset(copied, tmp_path / "tars", layout="tar")
+    of_nothing = captioned(tmp_path / "empty", rows=[{"path": "a.png", "attributes": {}}])
+    with pytest.raises(DatasetError, match=r"Parquet cannot hold the empty objects in column 'attributes' .*--to tar"):
+        export_dataset(of_nothing, tmp_path / "tars", layout="parquet")
     with pytest.raises(DatasetError, match=r"classes.txt cannot hold the class name 'a\\nb'"):
         export_dataset(captioned(tmp_path, rows=[{"path": "a.png", "label": "a\nb"}]), tmp_path / "tars", layout="tar")
     assert not (tmp_path / "tars").exists()

@@ -6,7 +6,7 @@ import io
 import shutil
 import struct
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from presize.errors import DatasetError, ImageError
 from presize.options import Format, ImageOptions, Size
 from presize.store.verify import verify_dataset
 from processes import run_python
-from tampering import change_records, read_table, with_column, write_table
+from tampering import change_manifest, change_records, read_table, with_column, write_table
 
 HUGE = 65_500
 
@@ -128,3 +128,11 @@ def test_a_consistent_dataset_of_huge_images_is_not_decoded(huge: Path) -> None:
     skipping = Loader(LMDBDataset(huge), 2, crop=CenterCrop(32), num_workers=1, on_error="skip")
     assert sum(len(images) for images, _ in skipping) == 0
     assert verify_dataset(huge).problems, "and verify says so"
+
+
+def test_an_image_that_a_higher_limit_allowed_is_intact_and_not_decoded(huge: Path) -> None:
+    def allow(values: dict[str, Any]) -> None:
+        values["identity"]["options"]["image"]["max_pixels"] = HUGE**2
+
+    change_manifest(huge, allow)
+    assert not verify_dataset(huge).problems

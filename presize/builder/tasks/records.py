@@ -295,7 +295,7 @@ def _resized_raw(old: StoredRecord, target: resize.Target, image: ImageOptions, 
         pixels = decode_value(memoryview(old.value), "raw", color, old.size, image.max_pixels, image.depth)
     except DAMAGE as error:
         raise ImageError(f"the stored record is damaged: {error}") from None
-    pixels = resize.resize(pixels, target, image.filter, image.resize_backend)
+    pixels = resize.resize(pixels, target, image.filter, image.resize_backend, alpha=color == "rgba")
     return transcode.Record(encode_pixels(pixels, image), *pixels.shape[:2])
 
 
