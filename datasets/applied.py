@@ -296,12 +296,12 @@ def traced(transform: Any) -> Traced | None:
         result = method(SimpleNamespace(**stand_ins), image)
     except Exception:  # the method does more than call its parts
         return None
-    kind = type(result) if type(result) in (list, tuple) else None
-    results = [result] if kind is None else result
+    several = type(result) if type(result) in (list, tuple) else None
+    results = [result] if several is None else result
     # Each result once, in the order of the calls: that is also the order in which the parts draw random numbers.
     if not calls or [*map(id, results)] != [*map(id, calls)]:
         return None
-    return Traced(tuple(call.part for call in calls), kind)
+    return Traced(tuple(call.part for call in calls), several)
 
 
 def _stood_in(value: Any, image: object, calls: list[_Call]) -> Any:

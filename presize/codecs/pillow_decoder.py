@@ -176,22 +176,28 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
         bands = sixteen.gray_values(image, white, inverted, top=255).astype(np.uint8)
         return Image.fromarray(bands if bands.shape[2] == 2 else bands[:, :, 0])
     converted = _converted(image, data, name)
-    if sample_bits(image, data, name) == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
+    bits, has_colors = sample_bits(image, data, name), image.mode in ("LA", "RGB", "RGBA")
+    if name == "jpeg2000" and bits > 8 and has_colors:  # Pillow would make white black
+        return Image.fromarray(sixteen.rounded(_sixteen_bit(image, data, name)), converted.mode)
+    if bits == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
         values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
 
 
 def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
-    """Return the 16-bit pixels of the loaded `image`: (height, width, 1 to 4) for L, LA, RGB, RGBA."""
+    """Return the 16-bit pixels of the loaded `image`: (height, width, 1 to 4) for L, LA, RGB, RGBA. Fewer bits, from 9,
+    are scaled to 16."""
     white, inverted = _white(image, data, name)
     if white:
         return sixteen.gray_values(image, white, inverted)
     converted = _converted(image, data, name)
-    values = sixteen.values_behind(converted, data, name) if converted.mode in ("LA", "RGB", "RGBA") else None
+    top = {"jpeg2000": (1 << sample_bits(image, data, name)) - 1, "ppm": ppm_white(data)}.get(name, sixteen.WHITE)
+    values = sixteen.values_behind(converted, data, name, top) if converted.mode in ("LA", "RGB", "RGBA") else None
     if values is None:
+        fix = "" if name == "jpeg2000" else "; --depth 8 scales them to 8 bits"
         raise ImageError(
-            f"16-bit pixels of mode {image.mode} are not supported in a {name.upper()}; --depth 8 scales them to 8 bits"
+            f"pixels of mode {image.mode} with more than 8 bits a channel are not supported in a {name.upper()}{fix}"
         )
     return values
 

@@ -29,9 +29,10 @@ def gray_values(image: Image.Image, white: int, inverted: bool, top: int = WHITE
     return np.stack((shades, np.where(values == transparency, 0, top)), axis=-1).astype(np.uint16)
 
 
-def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
-    """Read the 16-bit values of a PNG or TIFF with OpenCV; `coarse` (LA, RGB or RGBA, of the same shape) has Pillow's
-    high 8 bits. None if OpenCV cannot read the file or interprets it differently."""
+def values_behind(coarse: Image.Image, data: bytes, name: str, white: int = WHITE) -> Deep | None:
+    """Read the values of more than 8 bits of an image with OpenCV, and scale them so that `white` becomes 65535.
+    `coarse` (LA, RGB or RGBA, of the same shape) has Pillow's high 8 bits. None if OpenCV cannot read the file or
+    interprets it differently."""
     import cv2  # slow, and seldom needed
 
     key = None
@@ -52,9 +53,16 @@ def values_behind(coarse: Image.Image, data: bytes, name: str) -> Deep | None:
         return None
     channels = (1, 3) if coarse.mode == "LA" else (2, 1, 0, 3)[: values.shape[2]]
     deep = values.take(channels, axis=2)  # C-contiguous, unlike values[:, :, channels]
+    if white != WHITE:
+        deep = ((deep.astype(np.uint32) * WHITE + white // 2) // white).astype(np.uint16)
     bands = min(deep.shape[2], shallow.shape[2])
+    difference = rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]
+    if name == "jpeg2000":
+        if bands < shallow.shape[2]:
+            return None
+        difference = (difference + 128) % 256 - 128  # Pillow rounds white up to 256, which becomes 0
     # If the two differ by more than rounding, OpenCV interpreted the file differently.
-    if np.abs(rounded(deep[:, :, :bands]).astype(np.int16) - shallow[:, :, :bands]).max() > 1:
+    if np.abs(difference).max() > 1:
         return None
     others = widened(shallow[:, :, bands:])
     if key is not None and others.shape[2] == 1:  # Pillow compares only the high bytes with the key

@@ -290,23 +290,44 @@ def test_16_bits_are_rounded_to_8(kind: str, channels: int) -> None:
     assert np.array_equal(found, expected[:, :, 0] if channels == 1 else expected)
 
 
+def jpeg2000(values: np.ndarray, bits: int) -> bytes:
+    """Return a lossless JPEG 2000 of (height, width, channels) with 9 to 16 bits; OpenCV writes only 16."""
+    shifted = (values + (1 << 15) - (1 << (bits - 1))).astype(np.uint16)  # levels are stored from their middle
+    data = bytearray(cv2.imencode(".jp2", shifted, [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1])
+    begin = data.find(b"\xff\x4f\xff\x51") + 42
+    data[begin : begin + 3 * values.shape[2] : 3] = bytes([bits - 1]) * values.shape[2]
+    data[data.find(b"ihdr") + 14] = bits - 1
+    return bytes(data)
+
+
+LARGE_NOISE = np.tile(NOISE[:, :, :3], (3, 2, 1))  # JPEG 2000 needs 32 pixels a side
 DEEP_COLORS = {
-    "jpeg2000": cv2.imencode(".jp2", NOISE[:, :, :3], [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1].tobytes(),
-    "ppm": b"P6 # a comment\n40 24\n65535\n" + NOISE[:, :, 2::-1].astype(">u2").tobytes(),
+    "jpeg2000": jpeg2000(LARGE_NOISE, 16),
+    "ppm": b"P6 # a comment\n80 72\n65535\n" + LARGE_NOISE[:, :, ::-1].astype(">u2").tobytes(),
 }
 
 
 @pytest.mark.parametrize("kind", DEEP_COLORS)
 def test_16_bit_colours_that_pillow_opens_with_8_bits_keep_their_values(kind: str) -> None:
     found = decode.decode(DEEP_COLORS[kind], Wanted("keep", 16))
-    assert found.facts.deep and np.array_equal(found.pixels, NOISE[:, :, 2::-1])
-    assert decode.decode(DEEP_COLORS[kind]).facts.deep
+    assert found.facts.deep and np.array_equal(found.pixels, LARGE_NOISE[:, :, ::-1])
+    rounded = decode.decode(DEEP_COLORS[kind], "keep")
+    assert rounded.facts.deep and np.array_equal(rounded.pixels, np.round(LARGE_NOISE[:, :, ::-1] / 257))
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_white_of_a_jpeg_2000_of_12_bits_is_white(channels: int) -> None:
+    values = np.random.default_rng(0).integers(0, 4096, (72, 80, channels))
+    values[:40, :, :3], values[:, :, 3:] = 4095, 4095
+    for depth, white in ((8, 255), (16, 65535)):
+        found = decode.decode(jpeg2000(values, 12), Wanted("rgb", depth)).pixels
+        assert np.array_equal(found, np.floor(values[:, :, 2::-1] * white / 4095 + 0.5))
 
 
 def test_16_bits_that_no_library_reads_are_refused() -> None:
     data = struct.pack(">hBBHHHH", 474, 0, 2, 3, 1, 1, 3).ljust(512, b"\0") + b"\x01\x02" * 3
     assert decode.decode(data).facts.deep
-    with pytest.raises(ImageError, match="16-bit pixels of mode RGB are not supported in a SGI; --depth 8 scales"):
+    with pytest.raises(ImageError, match=r"pixels of mode RGB with more than 8 bits .* in a SGI; --depth 8 scales"):
         decode.decode(data, Wanted("keep", 16))
 
 

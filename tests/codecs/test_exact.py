@@ -111,7 +111,7 @@ REFUSED = {
         mode: (saved(Image.new(mode, (8, 8)), "tiff"), rf"^pixels of mode {mode}; nearest supports grey, palettes")
         for mode in ("RGBA", "LA", "CMYK")
     },
-    "16-bit grey with alpha": (DEEP_WITH_ALPHA, "pixels of mode LA"),
+    "16-bit grey with alpha": (DEEP_WITH_ALPHA, "more than 8 bits"),
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "more than 8 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "more than 8 bits in three channels"),

@@ -218,7 +218,7 @@ def test_a_new_epoch_ends_one_whose_iterator_was_kept(workers: int, data: LMDBDa
         left = iter(loader)
         next(left)
         assert digest(loader) == plain[1]
-        with pytest.raises(LoaderError, match=r"this epoch ended early.*to read two at once, use two Loaders"):
+        with pytest.raises(LoaderError, match=r"this epoch ended early.*to read two epochs at once, use two Loaders"):
             next(left)
 
 
