@@ -162,7 +162,9 @@ def _fused_views(transform: Transform, found: Traced, decode: Decode, data: Data
         if len({view.flip for view in views}) > 1:
             views = [_fused(part, decode, data, ()) for part in found.parts]
     names = tuple(name for view in views for name in (*view.taken, *view.stays))
-    if not all(view.crop is not None and view.decode == views[0].decode for view in views):
+    # Conversions before the crops are taken over in any case.
+    kinds = {(view.crop is None, view.flip, view.normalize, view.decode) for view in views}
+    if len(kinds) > 1 or views[0].crop is None:
         return Fused(None, 0.0, None, transform, decode, (), names, reason or "the views are of different kinds")
     rests = tuple(view.rest for view in views)
     return Fused(

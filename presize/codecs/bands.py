@@ -4,7 +4,7 @@ layouts. This module reads each band as grey, and writes the colours and the dec
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -107,19 +107,24 @@ def declares_alpha(data: bytes, name: str) -> bool:
 
 def _opacity_in_boxes(data: bytes) -> bool:
     """Return whether the boxes of a JP2 define a channel (cdef) as opacity. A bare codestream has none."""
-    at, end = 0, len(data)
-    while at + 8 <= end:
+    box = next((content for kind, content in jp2_boxes(data) if kind == b"cdef"), b"")
+    types = [int.from_bytes(box[at : at + 2]) for at in range(4, len(box) - 1, 6)]
+    return 1 in types or 2 in types
+
+
+def jp2_boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (kind, content) of the boxes of a JP2, and of those in its header, up to the codestream."""
+    at = 0
+    while at + 8 <= len(data):
         nbytes, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"jp2h":
             at += 8
-        elif kind == b"cdef":
-            types = [int.from_bytes(data[field : field + 2]) for field in range(at + 12, min(at + nbytes, end) - 1, 6)]
-            return 1 in types or 2 in types
         elif nbytes < 8:  # the codestream: its length has 64 bits (1), or it lasts until the end of the file (0)
-            return False
+            return
         else:
+            if kind != b"jp2c":
+                yield kind, data[at + 8 : at + nbytes]
             at += nbytes
-    return False
 
 
 def _planes(image: Tiff, fields: Fields, bands: Bands) -> Values:

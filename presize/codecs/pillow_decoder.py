@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImagePalette
 
 from presize.codecs import plugins, sixteen
-from presize.codecs.bands import bands_of, declares_alpha, plain
+from presize.codecs.bands import bands_of, declares_alpha, jp2_boxes, plain
 from presize.codecs.icc import to_srgb
 from presize.codecs.plugins import load, open_image
-from presize.codecs.sniff import PNG_BITS, check_size, has_several, largest_icon, png_of, webp_size
+from presize.codecs.sniff import PNG_BITS, bmp_with_palette, check_size, has_several, largest_icon, png_of, webp_size
 from presize.codecs.source_facts import Colors, Facts
 from presize.codecs.tiff import BITS, HEIGHT, PHOTOMETRIC, SAMPLE_FORMAT, WIDTH, find_image, orientation_of
 from presize.errors import ImageError
@@ -104,8 +104,12 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     form = name
     if name == "ico":
         data, form = largest_icon(data)
+    elif name == "bmp":
+        data = bmp_with_palette(data)
     try:
         opened = open_image(data, form)
+        if name == "jpeg2000" and opened.palette is not None:
+            opened.palette = jp2_palette(data, opened.palette)
         check_size(opened.height, opened.width, max_pixels)
         load(opened, name)
     except ImageError as error:
@@ -227,6 +231,13 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
         begin = data.find(_J2K_BEGIN) + _J2K_BITS
         return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
     return 8 * data[3] if name == "sgi" else 8
+
+
+def jp2_palette(data: bytes, palette: ImagePalette.ImagePalette) -> ImagePalette.ImagePalette:
+    """Return the palette of a JP2 as it is in the file: Pillow leaves out repeated colours, so that others move."""
+    box = next((content for kind, content in jp2_boxes(data) if kind == b"pclr"), b"")
+    colors = box[3 + box[2] :] if len(box) > 2 else b""
+    return ImagePalette.raw(palette.mode, colors) if colors else palette
 
 
 def ppm_white(data: bytes) -> int:

@@ -155,6 +155,22 @@ PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 """Chunks that every PNG must have."""
 
 
+def bmp_with_palette(data: bytes) -> bytes:
+    """Return a BMP, or its part from the bitmap's header on without "BM", whose palette has more than two colours if it
+    has several bits a pixel: Pillow takes black and white for 1 bit."""
+    at = 14 if data[:2] == b"BM" else 0
+    header_bytes, bits, used = (
+        int.from_bytes(data[at + i : at + i + n], "little") for i, n in ((0, 4), (14, 2), (32, 4))
+    )
+    if header_bytes < 40 or bits == 1 or bits > 8 or used not in (1, 2):
+        return data
+    added, end = b"\xff\xff\xff\0" * (3 - used), at + header_bytes + 4 * used
+    begin = data[:at]
+    if at and (offset := int.from_bytes(data[10:14], "little")) >= end:
+        begin = data[:10] + (offset + len(added)).to_bytes(4, "little")
+    return b"".join((begin, data[at : at + 32], (3).to_bytes(4, "little"), data[at + 36 : end], added, data[end:]))
+
+
 def largest_icon(data: bytes) -> tuple[bytes, str]:
     """Return the largest image of an ICO, by its own header, as a PNG or as an ICO of one image, and its format."""
     (count,) = struct.unpack_from("<H", data, 4)
@@ -174,6 +190,7 @@ def largest_icon(data: bytes) -> tuple[bytes, str]:
         return image, "png"
     if max(height, width) > 256:
         raise ImageError(f"broken ICO: a bitmap of {width} x {height} pixels")
+    image = bmp_with_palette(image)
     entry = struct.pack("<BBBBHHII", width % 256, height % 256, *data[-at + 2 : -at + 4], 1, bits, len(image), 22)
     return struct.pack("<HHH", 0, 1, 1) + entry + image, "ico"
 

@@ -227,7 +227,9 @@ def list_containers(
         if options.labels == "none" and "label" in listed.table.column_names:
             listed.table = listed.table.drop_columns("label")
         has_list = bool(own) or options.classes is not None
-        classes = _number_labels(listed, own, options.classes, by_value=types.get("label") == "class")
+        # Labels of LMDBs are texts, which may be names; numbers of tars and Parquet files are positions.
+        kind = types.get("label", None if source.kind.name == "lmdb" else "int")
+        classes = _number_labels(listed, own, options.classes, kind)
         if options.labels != "none":
             _warn_of_parted(source.name, listed)
     if not len(listed.table):
@@ -375,10 +377,10 @@ def _runs(table: pa.Table) -> pa.Array:
 
 
 def _number_labels(
-    listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, by_value: bool
+    listed: _Listed, own: tuple[str, ...] | None, classes: Sequence[str] | None, kind: str | None
 ) -> tuple[str, ...] | None:
     """Replace labels by positions in `classes`, `own` or the sorted labels, and return that list. Without labels, or
-    for numbers without a list, which stay, return None."""
+    for numbers without a list, which stay, return None. `kind`: the type of the column that the user has given."""
     if "label" not in listed.table.column_names:
         if classes is not None:
             raise SourceError("--classes needs labels, and the samples have none")
@@ -390,6 +392,8 @@ def _number_labels(
     labels = listed.table.column("label")
     known = own or (None if classes is None else tuple(classes))
     if pa.types.is_integer(labels.type) and known is not None:
+        if own is None and kind is None:
+            _check_positions(labels, known)
         numbers = labels.to_numpy()
         is_class = (numbers >= 0) & (numbers < len(known))
         listed.keep(is_class, f"its label is not in the class list of {plural(len(known), 'name')}")
@@ -398,10 +402,22 @@ def _number_labels(
             names = pa.array(known, pa.large_string()).take(labels.combine_chunks())
             labels, known = class_labels(pa.chunked_array([names]), classes)
     elif pa.types.is_large_string(labels.type):
-        labels, known = class_labels(labels, classes, by_value)
+        labels, known = class_labels(labels, classes, by_value=kind == "class")
     elif classes is not None:
         raise SourceError(f"--classes needs labels that are names or numbers; they are {labels.type}")
     else:
         known = None
     listed.table = with_column(listed.table, "label", labels)
     return known
+
+
+def _check_positions(labels: pa.ChunkedArray, classes: tuple[str, ...]) -> None:
+    """Raise SourceError if all labels, which are whole numbers, are also names of other positions in the class list."""
+    position = {name: number for number, name in enumerate(classes)}
+    found = {number: position.get(str(number), -1) for number in labels.unique().to_pylist()}
+    number = next((number for number, named in found.items() if number != named), None)
+    if number is not None and min(found.values()) >= 0:
+        raise SourceError(
+            f"the label {number} may be a position in the class list or the name {str(number)!r} in it; --column-type "
+            "label:class reads labels as names, --column-type label:int as positions"
+        )

@@ -300,6 +300,24 @@ def jpeg2000(values: np.ndarray, bits: int) -> bytes:
     return bytes(data)
 
 
+def test_a_palette_of_a_jpeg_2000_may_repeat_colours() -> None:
+    indices = np.repeat(np.arange(0, 80, 10, dtype=np.uint8), 8)[:, np.newaxis].repeat(64, axis=1)
+    colors = np.zeros((256, 3), np.uint8)
+    colors[::10] = np.arange(78).reshape(26, 3) + 100
+    boxes = b"".join(
+        struct.pack(">I", 8 + len(content)) + kind + content
+        for kind, content in (
+            (b"pclr", struct.pack(">HB", 256, 3) + b"\x07\x07\x07" + colors.tobytes()),
+            (b"cmap", struct.pack(">HBBHBBHBB", 0, 1, 0, 0, 1, 1, 0, 1, 2)),
+        )
+    )
+    data = saved(indices, "jpeg2000", irreversible=False).replace(struct.pack(">I", 17), struct.pack(">I", 16), 1)
+    header, end = data.index(b"jp2h") - 4, data.index(b"jp2c") - 4
+    nbytes = int.from_bytes(data[header : header + 4]) + len(boxes)
+    data = data[:header] + nbytes.to_bytes(4) + data[header + 4 : end] + boxes + data[end:]
+    assert np.array_equal(decode.decode(data).pixels, colors[indices])
+
+
 LARGE_NOISE = np.tile(NOISE[:, :, :3], (3, 2, 1))  # JPEG 2000 needs 32 pixels a side
 DEEP_COLORS = {
     "jpeg2000": jpeg2000(LARGE_NOISE, 16),

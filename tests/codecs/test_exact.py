@@ -38,6 +38,21 @@ def tiff_row(bits: int | None, photometric: int, row: bytes) -> bytes:
     return tiff(page(pixels, photometric, t256=(4,), t258=() if bits is None else (bits,)))
 
 
+def two_color_bmp(mask: np.ndarray, bits: int, colors: int, has_offset: bool) -> bytes:
+    """Return a BMP of indices, with `colors` of black and white; without an offset, pixels follow the palette."""
+    width = mask.shape[1]
+    rows = np.zeros((mask.shape[0], -(-width * bits // 32) * 4), np.uint8)
+    if bits == 8:
+        rows[:, :width] = mask[::-1]
+    else:
+        rows[:, : -(-width // 2)] = mask[::-1, ::2] << 4
+        rows[:, : width // 2] |= mask[::-1, 1::2]
+    header = struct.pack("<IiiHHIIiiII", 40, width, len(mask), 1, bits, 0, rows.size, 0, 0, colors, 0)
+    offset = 54 + 4 * colors * has_offset
+    palette = b"\0\0\0\0\xff\xff\xff\0"[: 4 * colors]
+    return b"BM" + struct.pack("<IHHI", 54 + rows.size, 0, 0, offset) + header + palette + rows.tobytes()
+
+
 # Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes only JPEG 2000 of 8 and 16 bits.
 J2K_4_BITS = base64.b64decode(
     "/0//UQApAAAAAAAEAAAAAQAAAAAAAAAAAAAABAAAAAEAAAAAAAAAAAABAwEB/1IADAAAAAEAAAQE"
@@ -61,6 +76,15 @@ KEPT: dict[str, tuple[bytes, object]] = {
     **{f"the indices of a palette of {bits} bits": (palette(FEW[bits], bits=bits), FEW[bits]) for bits in FEW},
     "a transparent index": (palette(MASK, transparency=7), MASK),
     **{f"1 bit, {kind}": (saved(BITS.astype(bool), kind), BITS) for kind in ("png", "tiff", "bmp", "ppm")},
+    **{
+        f"a bmp of {bits} bits with a palette of {'black and white' if colors == 2 else 'black'}": (
+            two_color_bmp(BITS * (colors - 1), bits, colors, has_offset),
+            BITS * (colors - 1),
+        )
+        for bits in (4, 8)
+        for colors in (1, 2)
+        for has_offset in (True, False)
+    },
     **{f"8 bits, {kind}": (saved(MASK, kind), MASK) for kind in ("png", "tiff", "bmp", "ppm")},
     **{f"16 bits, {kind}": (saved(DEEP, kind), DEEP) for kind in ("png", "tiff", "ppm")},
     # Pillow reads these as greys from 0 to 255.

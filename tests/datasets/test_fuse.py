@@ -20,7 +20,7 @@ from builds import build_images
 from pictures import smooth_image
 from presize.datasets import CenterCrop, EpochSampler, LMDBDataset, Loader, RandomResizedCrop, Shuffled, fuse
 from presize.datasets.reading.draws import uniform
-from presize.errors import OptionError
+from presize.errors import OptionError, PresizeWarning
 from presize.options import BuildOptions, ImageOptions, Size
 from presize.store.dataset import Dataset
 from torchvisions import torchvision_or_skip
@@ -468,6 +468,17 @@ def test_the_reason_names_the_remaining_step_of_the_views() -> None:
     assert fuse(TwoCrops(jittered(32))).reason == "presize does not fuse ColorJitter"
     views = v1.Compose([v1.CenterCrop(9), v1.ToTensor()]), v1.Compose([v1.CenterCrop(9), v1.PILToTensor()])
     assert fuse(MultiCrop(*views)).reason == "the views have different transforms after their crops"
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_views_with_different_conversions_before_their_crops_stay_different(first: int, stored: Path) -> None:
+    steps = [v1.ToTensor(), v1.Normalize(MEAN, STD)], [v1.ToTensor()], [v1.PILToTensor()]
+    views = [v1.Compose([*each, v1.CenterCrop(32)]) for each in (steps[first], steps[first - 1])]
+    transform = MultiCrop(*views)
+    with pytest.warns(PresizeWarning, match="nothing was fused: the views are of different kinds"):
+        fused = LMDBDataset(stored, transform=transform, fuse=True)
+    for ours, theirs in zip(fused[3][0], LMDBDataset(stored, transform=transform)[3][0], strict=True):
+        assert ours.dtype == theirs.dtype and torch.allclose(ours.float(), theirs.float(), atol=ROUNDING)
 
 
 def test_views_have_the_pixels_of_their_boxes(stored: Path) -> None:

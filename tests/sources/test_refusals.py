@@ -206,6 +206,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
       for keys in ("img-{:09d}", "image-{:05d}", "text-recognition")),
     (in_lmdb(ONE), {"keys": "image-{}", "label_keys": "label-{:09d}"},
      "no key matches --label-keys label-{:09d}; its first keys are ... 'image-1'", "no labels"),
+    (labelled(b"1", b"2"), {**NUMBERED, "classes": ["1", "10", "2"]},
+     "the label 1 may be a position in the class list or the name '1' in it; --column-type label:class", "a guess"),
     *((in_lmdb({f"{before}{n:05d}{behind}": picture(n) for n in range(7)}), {},
        f"such as --keys {before}{{:05d}}{behind} for {before}00000{behind}, or one of", "keys of another shape")
       for before, behind in (("", ""), ("n01/", ".jpg"))),
