@@ -311,7 +311,8 @@ class Built(NamedTuple):
 def nothing_to_do(plan: Plan, run: RunOptions, manifests: Sequence[Manifest | None]) -> Built:
     """Return the result if the dataset of each size is already published."""
     published = [manifest for manifest in manifests if manifest]
-    check_rejects(published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0), plan, run)
+    rejected = published[0].left_out["rejected"] + published[0].left_out.get("unreadable", 0)
+    check_rejects(rejected, plan, run, lambda: "; rejects.jsonl lists which")
     return Built(published, len(plan.source.table), Changes(published[0].samples, 0, 0, 0))
 
 

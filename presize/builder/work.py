@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +23,12 @@ from presize.builder.shard_table import ShardDone, ShardTable
 from presize.builder.tasks.task import Copies, FileList, Task, finished
 from presize.codecs import transcode
 from presize.errors import BuildError, ImageError
-from presize.formatting import plural, size_text
+from presize.formatting import plural, printable, size_text
 from presize.options import RunOptions, Stream
 from presize.sources.contents import Source
 from presize.sources.dataset import DatasetSource, PublishedDataset, Rows, numbers_of
 from presize.store.data_files import companion_shard, generation_name
+from presize.store.rejects import NOT_AN_IMAGE
 from presize.store.rejects_file import Rejects
 from presize.store.shard_reader import ShardReader
 from presize.system.child import ChildDiedError
@@ -136,7 +139,7 @@ class BuildWork:
                 for done in dones:
                     rejected += done.rejected + done.unreadable
                     on_shard(done)
-                    check_rejects(rejected, self.plan, self.run)
+                    check_rejects(rejected, self.plan, self.run, partial(self._a_reject, done.number))
         except (ImageError, TooManyRejectsError):
             replace(self.journal, failed=True).write(self.output.path)
             raise
@@ -153,6 +156,16 @@ class BuildWork:
         yield from self.found.values()
         if waiting := self.waiting:
             yield from executor(waiting)
+
+    def _a_reject(self, number: int | None) -> str:
+        """Return the part of a message that names a reject of the source, or of shard `number`."""
+        found = [(each.path, each.reason) for each in islice(self.plan.source.rejects, 1)]
+        for task in [] if found else self.tasks:
+            if task.number == number and (table := ShardTable.read(task.sidecar, task.number, task.digest)) is not None:
+                paths = self.plan.source.table.column("path")
+                rejects = (each for each in table.rejects if each[1] != NOT_AN_IMAGE)
+                found += [(paths[sample].as_py(), reason) for sample, _, reason in islice(rejects, 1)]
+        return "".join(f"; one is {printable(path)}: {reason}" for path, reason in found)
 
     def tables(self) -> Iterator[ShardTable]:
         """Yield the tables of all shards in index order, one at a time: those of ten million samples take 1 GB."""
@@ -185,14 +198,19 @@ class BuildWork:
             )
 
 
-def check_rejects(rejected: int, plan: Plan, run: RunOptions) -> None:
-    """Raise ImageError or TooManyRejectsError if more images are rejected than `run` allows."""
+def check_rejects(rejected: int, plan: Plan, run: RunOptions, which: Callable[[], str]) -> None:
+    """Raise ImageError or TooManyRejectsError if more images are rejected than `run` allows. `which`: function that
+    returns the part of the message that says which."""
     were = plural(rejected, "image was", "images were") + " rejected or unreadable"
     if rejected and run.on_error == "fail":
-        raise ImageError(f"{were} before this run; run again with --overwrite to retry")
+        raise ImageError(
+            f"{were} before this run{which()}; repair or remove such files and run again, or retry them with "
+            "--overwrite"
+        )
     if not run.max_errors.allows(rejected, of=len(plan.source.table) + len(plan.source.rejects)):
         raise TooManyRejectsError(
-            f"{were}, more than --max-errors {run.max_errors} allows; run again with a larger --max-errors to resume"
+            f"{were}, more than --max-errors {run.max_errors} allows{which()}; repair or remove such files, or run "
+            "again with a larger --max-errors to resume"
         )
 
 

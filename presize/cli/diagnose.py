@@ -119,7 +119,8 @@ def _compared(before: str, after: str) -> str:
     found = []
     for path in (before, after):
         try:
-            found.append(json.loads(Path(path).read_text("utf-8")))
+            lines = Path(path).read_text("utf-8").splitlines() or [""]
+            found.append(json.loads(lines[-1]))  # a script may have printed others before
             compared_text(found[-1], found[-1])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it was not written by presize diagnose --json"
@@ -150,7 +151,7 @@ def _watch(script: str, arguments: list[str], as_json: bool, shows_warnings: Any
             return
         with suppress(Exception):  # it may be closed, or any object of the script
             sys.stdout.flush()
-        if as_json:
+        if as_json and not out.closed:
             click.echo(json.dumps({"loaders": found, "ranks": ranks}), file=out)
         else:
             click.echo(f"\n{watched_text(found, ranks)}", file=messages)

@@ -69,9 +69,10 @@ def add_companions(
         error, reason = reasons[row][:2] if is_image else (NOT_AN_IMAGE, "not an image format that presize reads")
         rejects.append(Reject(path, error, reason))
     if len(rejects) == len(table):
-        _, reason, missing = reasons[0]
+        row = next((row for row, path in enumerate(paths) if claims_to_be_an_image(path)), 0)
+        _, reason, missing = reasons[row]
         named = f": {missing!r}{files.hint(missing)}" if missing else ""
-        raise SourceError(f"no sample of {source.root} can be used; {paths[0]}: the {reason}{named}")
+        raise SourceError(f"no sample of {source.root} can be used; {paths[row]}: the {reason}{named}")
     stays = pa.array(~np.isin(np.arange(len(table)), rows))
     source = replace(source, table=table.filter(stays), rejects=Rejects.joined([source.rejects, Rejects.of(rejects)]))
     return _without_classes(source, emptied)

@@ -101,7 +101,7 @@ def list_tree(tree: FileTree, options: SourceOptions, images: str = "") -> Sourc
     """List the samples of a tree, or of its folder `images`, with labels by class folder unless ``--labels none``."""
     in_splits = options.split == "folders"
     classes = _class_folders(tree, options, images)
-    if options.classes is not None and classes is None:
+    if options.classes is not None and classes is None and len(tree.paths):
         raise SourceError(f"--classes needs class folders, or --labels; source {tree.root!r} has no folders of classes")
     levels = bool(images) + in_splits + (classes is not None)  # minimum depth of a sample's folder
     files, folders, counts = tree.sort(levels)

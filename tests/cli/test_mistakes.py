@@ -71,7 +71,11 @@ MISTAKES = [
     ("build RAW OUT --split-seed 1", 2, "--split-seed: needs --split with fractions, such as train=0.9,val=0.1"),
     ("build RAW OUT --repeated list", 2, "--repeated: list merges rows of a table"),
     ("build RAW OUT --classes nowhere", 1, "classes 'nowhere': No such file or directory; expected a readable file"),
-    ("build RAW OUT --max-errors 3", 1, "4 images were rejected or unreadable, more than --max-errors 3"),
+    (
+        "build RAW OUT --max-errors 3",
+        1,
+        "4 images were rejected or unreadable, more than --max-errors 3 allows; one is ",
+    ),
     ("build RAW OUT --on-error fail", 1, ".jpg: "),
     ("build RAW OUT --pair mask", 2, "--pair: expected NAME=PATTERN, such as mask=masks/{stem}.png, got 'mask'"),
     ("build RAW OUT --pair m={stem} --pair-format tiff", 2, "--pair-format: expected one of jpeg, png, webp, raw"),

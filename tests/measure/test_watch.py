@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,9 @@ def run(script: str, *arguments: str) -> tuple[int, list[Watched]]:
     return code, found
 
 
-def diagnosed(*command: str) -> subprocess.CompletedProcess[str]:
+def diagnosed(*command: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     *python, script = command
-    program = [*python, "-m", "presize", "diagnose", script]
+    program = [*python, "-m", "presize", "diagnose", *options, script]
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
 
 
@@ -182,6 +182,12 @@ def test_work_between_iter_and_the_first_batch_is_not_waiting() -> None:
             pass
     (seen,) = watch.watched()
     assert seen.starts_s[0] < 1
+
+
+def test_the_verdict_is_printed_if_the_script_closes_standard_output(tmp_path: Path) -> None:
+    script = write(tmp_path, f"{LOADER}\nfor _ in loader: pass\nsys.stdout.close()\nsys.exit(3)\n")
+    ran = diagnosed(sys.executable, script, options=["--json"])
+    assert (ran.returncode, ran.stdout) == (3, "") and "training waits" in ran.stderr
 
 
 def test_there_is_one_interim_verdict_after_many_batches() -> None:
