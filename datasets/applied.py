@@ -276,7 +276,7 @@ class _StandIn:
 
 
 def traced(transform: Any) -> Traced | None:
-    """Return the parts that `transform` calls with the image, each result of which it returns; None if it does more, or
+    """Return the parts that `transform` calls with the image. None if it does anything but return their results, or
     depends on more than its attributes."""
     kind = type(transform)
     is_module = isinstance(transform, torch.nn.Module)

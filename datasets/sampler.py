@@ -233,8 +233,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[int]):
             self.order.set_epoch(epoch)
 
     def state_dict(self, consumed: int | None = None) -> dict[str, int]:
-        """Return the position of training as a few integers. Save those of rank 0 for all ranks: with last="keep" rank
-        0 may have one batch more. `consumed` is the number of positions of `epoch` that all ranks together have
+        """Return the position of training as a few integers. Save the state of rank 0, which may have one more batch
+        than the others with last="keep". `consumed` is the number of positions of `epoch` that all ranks together have
         consumed; OptionError if it is missing once the epoch has begun."""
         return self._state(self.schedule, consumed)
 

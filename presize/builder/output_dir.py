@@ -342,8 +342,8 @@ class OutputDir:
         self.clear()
 
     def _publish_update(self) -> None:
-        """Rename the manifests of an update. All of them are already written, so that recover() can finish an
-        interrupted call: a dataset of which only some sizes are updated could not be updated again."""
+        """Rename the manifests of an update. All of them are already written, so recover() can finish a call that was
+        interrupted after some sizes. It must: sizes in different states cannot be updated together."""
         for root in self.roots:
             if (root / _NEW_MANIFEST).exists():
                 with writing(root / MANIFEST):

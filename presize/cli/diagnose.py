@@ -119,8 +119,11 @@ def _compared(before: str, after: str) -> str:
     found = []
     for path in (before, after):
         try:
-            lines = Path(path).read_text("utf-8").splitlines() or [""]
-            found.append(json.loads(lines[-1]))  # a script may have printed others before
+            text = Path(path).read_text("utf-8")
+            try:
+                found.append(json.loads(text))
+            except ValueError:  # a script may have printed other lines before
+                found.append(json.loads(text.strip().rpartition("\n")[2]))
             compared_text(found[-1], found[-1])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it was not written by presize diagnose --json"

@@ -70,8 +70,8 @@ class Watched:
     @classmethod
     def of(cls, loader: Any) -> Watched:
         dataset = type(loader.dataset).__name__
-        batch_sampler = getattr(loader, "batch_sampler", None)  # one of the script's leaves `sampler` unused
-        sampler = type(getattr(batch_sampler or loader, "sampler", None)).__name__
+        batches = getattr(loader, "batch_sampler", None)  # the script's own leaves loader.sampler unused
+        sampler = type(getattr(loader if batches is None else batches, "sampler", None)).__name__
         is_presize = not hasattr(loader, "in_order")
         if is_presize or sampler in ("SequentialSampler", "RandomSampler"):  # these call len(), too
             dataset += f" with {plural(len(loader.dataset), 'sample')}"

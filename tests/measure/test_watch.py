@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,20 @@ def diagnosed(*command: str, options: Sequence[str] = ()) -> subprocess.Complete
     *python, script = command
     program = [*python, "-m", "presize", "diagnose", *options, script]
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd="/")
+
+
+class Endless(torch.utils.data.Sampler[int]):
+    """A sampler without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
+
+
+def test_a_sampler_without_a_length_is_not_asked_for_it() -> None:
+    with Watch() as watch:
+        for _ in DataLoader(Slow(), 2, sampler=Endless()):
+            pass
+    assert [seen.batches for seen in watch.watched()] == [12]
 
 
 @pytest.mark.parametrize("is_relative", [False, True])
