@@ -2,8 +2,8 @@
 
     python benchmarks/stale.py [--run PHOTOS=DIR LARGE=DIR FFCV_ENV=DIR ...]
 
-Changed comments and docstrings do not count. --run repeats stale measurements by the commands on their pages, in which
-the given folders and environments replace the words in capitals, and lists failures at the end.
+Changed comments, docstrings and `raise` statements do not count. --run repeats stale measurements by the commands on
+their pages, in which the given folders and environments replace the words in capitals, and lists failures at the end.
 """
 
 from __future__ import annotations
@@ -17,18 +17,34 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+STORED = (
+    "presize/codecs/arrays.py presize/codecs/jpeg presize/codecs/pillow_color.py presize/codecs/*resize.* "
+    "presize/codecs/stored_value.py presize/store/dataset.py presize/store/index.py presize/store/manifest.py "
+    "presize/store/shard*.py "
+)
+"""The code that reads and decodes stored images."""
 CODE = {
     "building": "presize/builder presize/sources presize/codecs presize/store",
-    "reading": ":(glob)datasets/*.py datasets/reading presize/codecs presize/store",
+    "reading": STORED + ":(glob)datasets/*.py datasets/reading",
     "remote": "datasets/reading presize/remote presize/store",
     "scale": "datasets/reading presize/builder presize/sources presize/store",
-    "storage": "presize/store presize/system",
-    "training": "datasets presize/codecs presize/measure presize/store",
-    "transcoding": "presize/codecs",
+    "storage": "presize/store/shard*.py presize/system/pagecache.py presize/system/storage.py",
+    "training": STORED + "datasets presize/measure :(exclude)presize/measure/watch.py",
+    "training/predict": STORED + "datasets :(exclude)datasets/applied.py :(exclude)datasets/fuse.py "
+    "presize/measure :(exclude)presize/measure/watch.py",
+    "training/watched": "presize/measure/watch.py",
+    "transcoding/crops": "datasets/crops.py datasets/reading/regions.py presize/codecs/*pillow_resize.*",
+    "transcoding/jpeg-decoder": "presize/codecs/jpeg",
+    "transcoding/resizers": "presize/codecs/*resize.*",
 }
-"""The code of presize that the scripts of each folder measure."""
+"""The code of presize that the scripts of each folder, or the script of one CSV, measure."""
 C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 WORD = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
+
+
+def pages() -> set[str]:
+    """Return the folders whose scripts measure code of presize."""
+    return {name.partition("/")[0] for name in CODE}
 
 
 def git(root: Path, *words: str) -> str:
@@ -37,12 +53,14 @@ def git(root: Path, *words: str) -> str:
 
 @cache
 def code_of(root: Path, blob: str, is_python: bool) -> str:
-    """Return the text of a Python or C file, to compare it without comments, docstrings and white space."""
+    """Return the code of a Python or C file, to compare it without what does not change a figure."""
     text = git(root, "cat-file", "blob", blob)
     if not is_python:
         return "".join("".join(C_COMMENT.split(text)).split())
     tree = ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            node.exc = None
         if isinstance(body := getattr(node, "body", None), list):
             body[:] = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
     return ast.dump(tree)
@@ -93,9 +111,10 @@ def main() -> None:
         if "=" not in word:
             parser.error(f"--run: expected WORD=DIR, such as PHOTOS=photos, got {word}")
     print(f"{'CSV':32} {'measured':20} {'commits since':>13} {'lines changed':>13}")
-    for csv in sorted(path for name in CODE for path in (ROOT / "benchmarks" / name).glob("results/*.csv")):
+    for csv in sorted(path for name in pages() for path in (ROOT / "benchmarks" / name).glob("results/*.csv")):
         folder = csv.parents[1]
-        measured, commits, lines = age(ROOT, csv.relative_to(ROOT).as_posix(), CODE[folder.name])
+        code = CODE.get(f"{folder.name}/{csv.stem}") or CODE[folder.name]
+        measured, commits, lines = age(ROOT, csv.relative_to(ROOT).as_posix(), code)
         print(f"{folder.name}/{csv.stem:{31 - len(folder.name)}} {measured:20} {commits:13,} {lines:13,}", flush=True)
         stale += [csv] if lines else []
     if words:

@@ -60,14 +60,20 @@ BY_MAKE = {"bench"}
 
 
 def test_every_result_has_a_command_on_its_page_and_the_code_that_it_measures() -> None:
-    pages = {path.parent.name for path in ROOT.glob("benchmarks/*/results")} - {"gpu"}
-    assert set(STALE["CODE"]) == pages
-    for name, code in STALE["CODE"].items():
-        folder = ROOT / "benchmarks" / name
+    code = STALE["CODE"]
+    measured = {path.parent.name for path in ROOT.glob("benchmarks/*/results")} - {"gpu"}
+    assert STALE["pages"]() == measured
+    named = {name for name in code if "/" in name}
+    for folder in (ROOT / "benchmarks" / name for name in measured):
         commands = STALE["commands"](folder)
-        assert {csv.stem for csv in folder.glob("results/*.csv")} <= {*commands, *BY_MAKE}, name
+        results = {csv.stem for csv in folder.glob("results/*.csv")}
+        assert results <= {*commands, *BY_MAKE}, folder
+        assert [name for name in results if not {folder.name, f"{folder.name}/{name}"} & code.keys()] == []
         assert [script for script in commands.values() if not (folder / script.split()[0]).is_file()] == []
-        assert [path for path in code.split() if not [*ROOT.glob(path.removeprefix(":(glob)"))]] == []
+        named -= {f"{folder.name}/{name}" for name in results}
+    assert named == set(), "code of results that are not there"
+    paths = {re.sub(r"^:\(\w+\)", "", path) for paths in code.values() for path in paths.split()}
+    assert [path for path in sorted(paths) if not [*ROOT.glob(path)]] == []
 
 
 @pytest.fixture
@@ -106,7 +112,10 @@ def test_a_result_is_older_than_code_that_changed_and_not_than_words(
     assert age() == (4, 10), "both commits that touched the C file, too"
     commit(a_csv="2\n")
     assert age() == (0, 0)
-    (tmp_path / "a.csv").write_text("3\n")
+    commit(code_py="ONE = 2\nif ONE > 2:\n    raise ValueError(ONE)\n", a_csv="3\n")
+    commit(code_py="ONE = 2\nif ONE > 2:\n    raise ValueError(f'more than 2: {ONE}')\n")
+    assert age() == (0, 0), "messages of errors"
+    (tmp_path / "a.csv").write_text("4\n")
     assert STALE["age"](tmp_path, "a.csv", "code.py") == ("not committed", 0, 0)
 
 
