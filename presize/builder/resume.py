@@ -212,7 +212,8 @@ def _check_labels(
     existing: Manifest, index: pa.RecordBatch, row: pa.Array, plan: Plan, out: object, root: Path, otherwise: str
 ) -> None:
     """Refuse an update that would drop columns, replace labels by the names of folders, or renumber classes, because an
-    option of the source is not given again. Warn about other dropped columns, and samples that change their split."""
+    option of the source is not given again. Warn about other dropped columns and renumbered classes, and about samples
+    that change their split."""
     source, table = plan.source, plan.source.table
     names = index.schema.names
     columns = source_columns(names, [companion.name for companion in plan.options.companions])
@@ -252,6 +253,14 @@ def _check_labels(
         unused = set(number_of.values()).difference(kept, pc.unique(index.column("label")).to_pylist())
         if not source.has_list and (kept != sorted(kept) or (unused and unused - _rejected(existing, root))):
             refuse("a class list that --update would change", "--classes")
+        renumbered = [name for number, name in enumerate(source.classes) if number_of.get(name, number) != number]
+        if renumbered:
+            first, count = renumbered[0], plural(len(renumbered), "class", "classes")
+            warn(
+                f"--update renumbers {count}, such as {printable(first)} from {number_of[first]} to "
+                f"{source.classes.index(first)}; to keep their numbers, give --classes a list that begins with the "
+                "dataset's"
+            )
     if "split" in old and index.column("split").type == table.column("split").type == pa.large_string():
         validate_column(index.column("split"), "split", root)
         if len(moved := changed("split", table.column("split"))):

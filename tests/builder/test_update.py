@@ -63,6 +63,9 @@ from presize.store.shard_reader import ShardReader
 from presize.store.verify import VerifyResult, verify_dataset
 from tampering import change_manifest, change_offset, read_table, with_value, write_table
 
+pytestmark = pytest.mark.filterwarnings("ignore:--update renumbers")
+"""Most changes below add a class that sorts first; the warning has tests of its own."""
+
 FOURS = replace(SMALL, shard_samples=4)
 TWO_SIZES = replace(FOURS, image=ImageOptions(sizes=(Size(64, 64), Size(32, 32))))
 CHECKSUM = replace(FOURS, checksum=True)
@@ -766,6 +769,21 @@ def test_a_list_of_classes_may_grow_and_lose_classes_whose_images_are_gone(build
     assert build(run=UPDATE).classes == 3
     shutil.rmtree(build.source / "bees")
     assert build(run=UPDATE).classes == 2
+
+
+def test_renumbered_classes_give_a_warning_unless_a_class_list_keeps_their_numbers(build: Builder) -> None:
+    build()
+    put(build.source / "ants" / "new.png", seed=90)
+    put(build.source / "eels" / "new.png", seed=91)
+    with pytest.warns(match=r"^--update renumbers 2 classes, such as cats from 0 to 1; .* --classes a list"):
+        build(run=UPDATE)
+    shutil.rmtree(build.source / "ants")
+    with pytest.warns(match=r"^--update renumbers 3 classes, such as cats from 1 to 0; "):
+        build(run=UPDATE)
+    put(build.source / "bees" / "new.png", seed=92)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(run=UPDATE, samples=SourceOptions(classes=["cats", "dogs", "eels", "bees"]))
 
 
 def test_images_that_change_their_split_give_a_warning(build: Builder) -> None:
