@@ -26,6 +26,10 @@ _PILLOW_SPELLS: Final = {"webp": "WebP", "jpeg2000": "Jpeg2K"}
 """Formats whose name in Pillow's modules and classes is not the capitalized name."""
 
 
+_AS_NATIVE: Final = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
+"""Pillow's raw modes of big-endian signed integers and floats, as native ones."""
+
+
 class Plugin(NamedTuple):
     """Plug-in that users install: its distribution, the module and class that read the format, the module that has
     DECODE_THREADS and its value for one thread (workers are processes), and the suffixes of its files."""
@@ -83,10 +87,19 @@ def load(image: ImageFile, name: str) -> None:
     if name == "tiff":
         # Pillow applies its own size limit to a TIFF, and warns, unless the memory is already allocated.
         image.im = Image.new(image.mode, image.size).im
+        image.tile = [_in_native_order(tile) for tile in image.tile]
     try:
         image.load()
     except _DECODER_ERRORS as error:
         raise ImageError(f"broken {name.upper()}: {reason(error)}") from error
+
+
+def _in_native_order(tile: Any) -> Any:
+    """libtiff returns native numbers, but for signed integers and floats Pillow assumes the byte order of the file."""
+    if tile.codec_name != "libtiff":
+        return tile
+    mode, *others = tile.args
+    return tile._replace(args=(_AS_NATIVE.get(mode, mode), *others))
 
 
 def reason(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from effort import examples
 from jpegs import damaged
 from pictures import saved
 from presize.codecs.decode import decode
-from presize.codecs.exact import decode_exact
+from presize.codecs.exact import decode_any, decode_exact
 from presize.codecs.pillow_decoder import Wanted
 from presize.errors import ImageError
 from tiffs import CHUNKY, DEFLATE, PLANAR, RAW, Page, gradient, page, tiff
@@ -335,3 +335,15 @@ def test_a_tga_declares_its_bits_of_alpha() -> None:
     found = decode(bytes(data))
     assert np.array_equal(found.pixels, pixels[:, :, :3])
     assert found.facts.surplus and not found.facts.transparent
+
+
+@pytest.mark.parametrize("compression", [RAW, DEFLATE])
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.float32])
+def test_numbers_are_read_in_either_byte_order(dtype: type[np.number[Any]], compression: int) -> None:
+    numbers = (np.arange(-60, 60).reshape(12, 10) * 100).astype(dtype)
+    unsigned = numbers.view(f"u{numbers.itemsize}")[:, :, np.newaxis]
+    kind = (3,) if dtype == np.float32 else (2,)
+    for order in "<>":
+        for tile in (None, 16):
+            data = tiff(page(unsigned, 1, order=order, compression=compression, tile=tile, t339=kind), order=order)
+            assert np.array_equal(decode_any(data, 10**6)[0], numbers)
