@@ -291,8 +291,9 @@ def test_16_bits_are_rounded_to_8(kind: str, channels: int) -> None:
 
 
 def jpeg2000(values: np.ndarray, bits: int) -> bytes:
-    """Return a lossless JPEG 2000 of (height, width, channels) with 9 to 16 bits; OpenCV writes only 16."""
-    shifted = (values + (1 << 15) - (1 << (bits - 1))).astype(np.uint16)  # levels are stored from their middle
+    """Return a lossless JPEG 2000 of (height, width, channels) with 1 to 16 bits; OpenCV writes only 8 and 16."""
+    middle, dtype = (128, np.uint8) if bits <= 8 else (1 << 15, np.uint16)
+    shifted = (values + middle - (1 << (bits - 1))).astype(dtype)  # levels are stored from their middle
     data = bytearray(cv2.imencode(".jp2", shifted, [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1])
     begin = data.find(b"\xff\x4f\xff\x51") + 42
     data[begin : begin + 3 * values.shape[2] : 3] = bytes([bits - 1]) * values.shape[2]
@@ -340,6 +341,15 @@ def test_white_of_a_jpeg_2000_of_12_bits_is_white(channels: int) -> None:
     for depth, white in ((8, 255), (16, 65535)):
         found = decode.decode(jpeg2000(values, 12), Wanted("rgb", depth)).pixels
         assert np.array_equal(found, np.floor(values[:, :, 2::-1] * white / 4095 + 0.5))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("bits", [1, 3, 4, 7, 8])
+def test_white_of_a_jpeg_2000_of_few_bits_is_white(bits: int, channels: int) -> None:
+    values, top = LARGE_NOISE[:, :, :channels] >> 16 - bits, (1 << bits) - 1
+    expected = np.round(values[:, :, ::-1] * (255 / top)).astype(np.uint8)
+    found = decode.decode(jpeg2000(values, bits), "keep").pixels
+    assert np.array_equal(found, expected[:, :, 0] if channels == 1 else expected)
 
 
 def test_16_bits_that_no_library_reads_are_refused() -> None:
