@@ -108,6 +108,8 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         data = bmp_with_palette(data)
     try:
         opened = open_image(data, form)
+        if name == "tiff" and bands.photometric == 0:
+            opened.tag_v2[PHOTOMETRIC] = 0  # type: ignore[attr-defined]
         if name == "jpeg2000" and opened.palette is not None:
             opened.palette = jp2_palette(data, opened.palette)
         check_size(opened.height, opened.width, max_pixels)
