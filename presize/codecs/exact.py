@@ -28,7 +28,11 @@ def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     if sniff(data) == "tiff":
         image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
         if image.mode in ("I", "F"):
-            return pillow_decoder.upright(np.asarray(image), facts.orientation), facts
+            values = np.asarray(image)
+            if image.mode == "I" and not pillow_decoder.is_signed(image, "tiff") and values.min() < 0:
+                largest = values.view(np.uint32).max()
+                raise ImageError(f"values up to {largest}; a 32-bit TIFF may have up to {2**31 - 1}; save it as .npy")
+            return pillow_decoder.upright(values, facts.orientation), facts
     return decode_exact(data, max_pixels)
 
 
@@ -50,9 +54,11 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
         fix = "--pair-format npy keeps these" if mode == "F" else "choose another filter"
         raise ImageError(f"pixels of mode {image.mode}; nearest supports grey, palettes and RGB; {fix}")
     values = np.asarray(image)
+    if mode == "L" and pillow_decoder.is_signed(image, name):
+        values = values.view(np.int8)
+    if values.dtype != np.uint8 and not (values.min() >= 0 and values.max() <= 0xFFFF):
+        raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
     if mode == "I" or mode.startswith("I;16"):
-        if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
-            raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
         values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
         if mode != image.mode:

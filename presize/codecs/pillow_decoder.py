@@ -185,12 +185,12 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
     bits, has_colors = sample_bits(image, data, name), image.mode in ("LA", "RGB", "RGBA")
     if name == "jpeg2000" and bits > 8 and has_colors:  # Pillow would make white black
         return Image.fromarray(sixteen.rounded(_sixteen_bit(image, data, name)), converted.mode)
-    if bits == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
-        values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
     if name == "jpeg2000" and bits < 8 and (has_colors or image.mode == "L"):  # Pillow shifts them: white is not 255
         top = (1 << bits) - 1
         values = (np.asarray(converted) >> 8 - bits).astype(np.uint16)
         return Image.fromarray(((values * 255 + top // 2) // top).astype(np.uint8))
+    if bits == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
+        values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
     return converted
 
@@ -225,6 +225,11 @@ def zero_is_white(image: Image.Image, name: str) -> bool:
     return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
+def is_signed(image: Image.Image, name: str) -> bool:
+    """Return whether the values in the file are signed integers. Pillow opens those of 8 bits as unsigned."""
+    return name == "tiff" and _SIGNED in image.tag_v2.get(SAMPLE_FORMAT, ())  # type: ignore[attr-defined]
+
+
 def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
     """Return the largest number of bits of a sample in the file; 8 for formats that have only 8."""
     if name == "png":
@@ -255,7 +260,7 @@ def ppm_white(data: bytes) -> int:
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """Convert with Pillow, which keeps only the high 8 bits of 16 in a channel."""
     mode = image.mode
-    if mode in ("I", "F"):
+    if mode in ("I", "F") or is_signed(image, name):
         raise _without_range("floating-point" if mode == "F" else "signed or 32-bit")
     if mode in ("P", "PA") and image.palette is None:
         raise ImageError(f"broken {name.upper()}: it has no palette")

@@ -146,6 +146,10 @@ REFUSED = {
         for mode in ("RGBA", "LA", "CMYK")
     },
     "16-bit grey with alpha": (DEEP_WITH_ALPHA, "more than 8 bits"),
+    "negative numbers of 8 bits": (
+        tiff(page(np.full((1, 4, 1), 255, np.uint8), 1, t339=(2,))),
+        "values from -1 to -1; nearest supports 0 to 65535",
+    ),
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "more than 8 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "more than 8 bits in three channels"),
