@@ -65,8 +65,9 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
             values = values[:, :, 0] if mode == "L" else values[:, :, :3]
         values = values.astype(np.uint8)
     bits = pillow_decoder.sample_bits(image, data, name)
-    if name == "sgi" and bits > 8:
-        raise ImageError("16 bits in an SGI; nearest supports 16 bits in PNG, TIFF and PGM")
+    if (name in ("sgi", "avif") and bits > 8) or (name == "jxl" and bits not in (8, 16)):  # they would be scaled
+        article = "a" if name == "jxl" else "an"
+        raise ImageError(f"{bits} bits in {article} {name.upper()}; nearest supports 16 bits in PNG, TIFF and PGM")
     if name == "jpeg2000" and mode != "P":
         held = 16 if deep else 8
         if bits > held:

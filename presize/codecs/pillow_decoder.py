@@ -100,7 +100,7 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         surplus = bands.has_surplus
         data = plain(tiff, fields, bands, max_pixels)
     elif name == "jxl":
-        check_size(*plugins.jxl_size(data), max_pixels)  # opening a JPEG XL decodes it
+        check_size(*plugins.jxl_header(data)[:2], max_pixels)  # opening a JPEG XL decodes it
     form = name
     if name == "ico":
         data, form = largest_icon(data)
@@ -136,8 +136,10 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     deep = image.mode.startswith("I")
     if name in ("png", "tiff", "heic"):
         deep = 8 < sample_bits(image, data, name) <= 16
-    elif name in ("jpeg2000", "sgi", "ppm") and not deep:  # Pillow opens their colours with 8 bits
+    elif name in ("jpeg2000", "sgi", "ppm", "avif", "jxl") and not deep:  # Pillow opens their colours with 8 bits
         deep = sample_bits(image, data, name) > 8 or (name == "ppm" and image.mode == "RGB" and ppm_white(data) > 255)
+    if name == "jxl" and deep and opened.mode == "LA":  # the plug-in mixes up their bytes
+        raise ImageError("more than 8 bits of grey with alpha are not supported in a JPEG XL")
     facts = Facts(name, colors_of(image.mode), orientation, deep=deep, several=several, surplus=surplus)
     return Opened(image, data, facts, exif)
 
@@ -203,7 +205,8 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
         return sixteen.gray_values(image, white, inverted)
     converted = _converted(image, data, name)
     top = {"jpeg2000": (1 << sample_bits(image, data, name)) - 1, "ppm": ppm_white(data)}.get(name, sixteen.WHITE)
-    values = sixteen.values_behind(converted, data, name, top) if converted.mode in ("LA", "RGB", "RGBA") else None
+    readable = name not in ("avif", "jxl") and converted.mode in ("LA", "RGB", "RGBA")
+    values = sixteen.values_behind(converted, data, name, top) if readable else None
     if values is None:
         fix = "" if name == "jpeg2000" else "; --depth 8 scales them to 8 bits"
         raise ImageError(
@@ -241,6 +244,11 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
     if name == "jpeg2000":
         begin = data.find(_J2K_BEGIN) + _J2K_BITS
         return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+    if name == "avif":
+        flags = data[data.find(b"av1C") + 6] & 0x60  # high bit depth, and in addition twelve bits
+        return {0x40: 10, 0x60: 12}.get(flags, 8)
+    if name == "jxl":
+        return plugins.jxl_header(data).bits
     return 8 * data[3] if name == "sgi" else 8
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import io
 import re
@@ -359,6 +360,21 @@ def test_16_bits_that_no_library_reads_are_refused() -> None:
         decode.decode(data, Wanted("keep", 16))
 
 
+@needs_avif
+@pytest.mark.parametrize("bits", [8, 10, 12])
+def test_an_avif_of_more_than_8_bits_is_not_taken_for_one_of_8_bits(bits: int) -> None:
+    pixels = np.full((8, 8, 3), 99, np.uint8 if bits == 8 else np.uint16)
+    data = cv2.imencode(".avif", pixels, [cv2.IMWRITE_AVIF_DEPTH, bits])[1].tobytes()
+    assert decode.decode(data).facts.deep == (bits > 8)
+    if bits == 8:
+        assert decode.decode(data, Wanted("rgb", 16)).pixels.dtype == np.uint16
+        return
+    with pytest.raises(ImageError, match="more than 8 bits a channel are not supported in a AVIF; --depth 8 scales"):
+        decode.decode(data, Wanted("rgb", 16))
+    with pytest.raises(ImageError, match="more than 8 bits in three channels"):
+        decode_exact(data, 64)
+
+
 def test_a_16_bit_pgm_is_scaled_from_its_own_maximum() -> None:
     data = b"P5 3 1 1000\n" + struct.pack(">3H", 0, 500, 1000)
     assert decode.decode(data, "keep").pixels.tolist() == [[0, 128, 255]]
@@ -712,3 +728,42 @@ def test_damaged_files_of_plug_ins_are_decoded_or_refused(data: st.DataObject, p
         decode.decode(data.draw(damaged(plugged_file)), max_pixels=10**6)
     except ImageError:
         pass
+
+
+# JPEG XL of 2 x 1 pixels: 16 bits of colour, 16 of grey and alpha, and 10 of grey, the values 5 and 1000.
+JXL_COLORS = base64.b64decode(
+    "/woAcPwAFC0CCAIBAOACSxibnHGEAziAAzggSsA5BQEAIESACBABIkCE//8/+P//oj7GGHOutffe55xzDgFFRERERGRmZt73flVVVRX8///B"
+    "//8X9THGmHOtvfc+55xzCCgiIiIiIjMz8773q6qqquD//w/+/7+ojzHGnGvtvfc555xDQBERERERmZmZ971fVVVVBf//f/D//0V9jDHmXGvv"
+    "vc855xwCioiIiIjIzMy87/2qqqqqA/AG/Rc9/P78r1EDflICAA=="
+)
+JXL_SHEER = base64.b64decode(
+    "/woAcPwIfgCKFgEICBAA0AJLGJuccYQDOIADOCBKwDkFAQAgRIAIEAEiQIT//z/4//+iPsYYc661997nnHMOAUVEREREZGZm3vd+VVVVFfz/"
+    "/8H//xf1McaYc6299z7nnHMIKCIiIiIiMzPzvverqqqq4P//D/7/v6iPMcaca+299znnnENAERERERGZmZn3vV9VVVUF//9/8P//RX2MMeZc"
+    "a++9zznnHAKKiIiIiMjMzLzv/aqqqqp5Qf8DC/Pj///TWQE="
+)
+JXL_GREY = base64.b64decode("/woAcBQULQIIBAEAKABLGIsVwlnRDjUe")
+
+
+def jxl_boxes(codestream: bytes) -> bytes:
+    """Return a JPEG XL in boxes: the codestream in two parts, and metadata that looks like one before each."""
+    metadata = (b"Exif", b"\xff\x0a" + b"\x7f" * 9)
+    parts = (b"jxlp", b"\0\0\0\0" + codestream[:5]), (b"jxlp", b"\x80\0\0\1" + codestream[5:])
+    boxes = ((b"JXL ", b"\r\n\x87\n"), (b"ftyp", b"jxl \0\0\0\0jxl "), metadata, parts[0], metadata, parts[1])
+    return b"".join(struct.pack(">I", 8 + len(content)) + kind + content for kind, content in boxes)
+
+
+@pytest.mark.parametrize(("codestream", "bits"), [(JXL_COLORS, 16), (JXL_SHEER, 16), (JXL_GREY, 10)])
+def test_the_size_and_the_bits_of_a_jpeg_xl_are_read_from_its_codestream(codestream: bytes, bits: int) -> None:
+    assert plugins.jxl_header(codestream) == plugins.jxl_header(jxl_boxes(codestream)) == (1, 2, bits)
+
+
+def test_a_jpeg_xl_of_more_than_8_bits_is_not_taken_for_one_of_8_bits() -> None:
+    pytest.importorskip("pillow_jxl")
+    assert decode.decode(JXL_COLORS).facts.deep
+    with pytest.raises(ImageError, match="mode RGB with more than 8 bits a channel are not supported in a JXL"):
+        decode.decode(JXL_COLORS, Wanted("rgb", 16, "ignore"))
+    with pytest.raises(ImageError, match="more than 8 bits of grey with alpha are not supported in a JPEG XL"):
+        decode.decode(JXL_SHEER)
+    assert decode.decode(JXL_GREY, Wanted("gray", 16, "ignore")).pixels.tolist() == [[320, 64062]]
+    with pytest.raises(ImageError, match="10 bits in a JXL; nearest supports 16 bits in PNG, TIFF and PGM"):
+        decode_exact(JXL_GREY, 2)
