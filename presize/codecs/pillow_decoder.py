@@ -189,8 +189,8 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
         return Image.fromarray(sixteen.rounded(_sixteen_bit(image, data, name)), converted.mode)
     if name == "jpeg2000" and bits < 8 and (has_colors or image.mode == "L"):  # Pillow shifts them: white is not 255
         top = (1 << bits) - 1
-        values = (np.asarray(converted) >> 8 - bits).astype(np.uint16)
-        return Image.fromarray(((values * 255 + top // 2) // top).astype(np.uint8))
+        shifted = (np.asarray(converted) >> 8 - bits).astype(np.uint16)
+        return Image.fromarray(((shifted * 255 + top // 2) // top).astype(np.uint8))
     if bits == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
         values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
