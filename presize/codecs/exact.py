@@ -72,6 +72,8 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
         held = 16 if deep else 8
         if bits > held:
             raise ImageError(f"{bits} bits in a channel; nearest supports 8-bit RGB and 16-bit grey")
+        if pillow_decoder.j2k_is_signed(data):
+            raise ImageError("signed numbers in a JPEG 2000; nearest supports unsigned ones")
         values >>= held - bits  # Pillow scales the largest value to white
     elif mode == "L":
         values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)

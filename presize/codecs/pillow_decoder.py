@@ -242,14 +242,23 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
     if name == "heic":
         return int(image.info.get("bit_depth", 8))
     if name == "jpeg2000":
-        begin = data.find(_J2K_BEGIN) + _J2K_BITS
-        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+        return (_j2k_component(data) & 127) + 1
     if name == "avif":
         flags = data[data.find(b"av1C") + 6] & 0x60  # high bit depth, and in addition twelve bits
         return {0x40: 10, 0x60: 12}.get(flags, 8)
     if name == "jxl":
         return plugins.jxl_header(data).bits
     return 8 * data[3] if name == "sgi" else 8
+
+
+def j2k_is_signed(data: bytes) -> bool:
+    """Return whether the first numbers of a JPEG 2000 are signed: Pillow makes the smallest black."""
+    return _j2k_component(data) > 127
+
+
+def _j2k_component(data: bytes) -> int:
+    begin = data.find(_J2K_BEGIN) + _J2K_BITS
+    return int.from_bytes(data[begin : begin + 1])
 
 
 def jp2_palette(data: bytes, palette: ImagePalette.ImagePalette) -> ImagePalette.ImagePalette:

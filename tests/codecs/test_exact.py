@@ -153,6 +153,10 @@ REFUSED = {
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "more than 8 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "more than 8 bits in three channels"),
+    "jpeg 2000 of signed numbers": (
+        J2K_12_BITS.replace(b"\0\1\x0b\1\1", b"\0\1\x8b\1\1"),
+        "signed numbers in a JPEG 2000; nearest supports unsigned ones",
+    ),
     "sgi of 16 bits": (
         struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02",
         "16 bits in an SGI",
