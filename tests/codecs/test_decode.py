@@ -429,6 +429,13 @@ def test_cmyk_has_inverted_inks_with_and_without_an_adobe_marker() -> None:
     assert np.array_equal(without.pixels, with_marker.pixels)
 
 
+def test_a_jpeg_of_12_bits_is_refused_but_not_called_broken() -> None:
+    data = bytearray(FILES["JPEG, grey"][0])
+    data[data.index(b"\xff\xc0") + 4] = 12
+    with pytest.raises(ImageError, match=r"^a JPEG of 12 bits per channel; only those of 8 bits are supported$"):
+        decode.decode(bytes(data))
+
+
 def test_an_arithmetic_coded_jpeg_is_decoded() -> None:
     y, x = np.mgrid[0:8, 0:8]
     decoded = decode.decode(ARITHMETIC, "keep")
