@@ -100,7 +100,10 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         surplus = bands.has_surplus
         data = plain(tiff, fields, bands, max_pixels)
     elif name == "jxl":
-        check_size(*plugins.jxl_header(data)[:2], max_pixels)  # opening a JPEG XL decodes it
+        header = plugins.jxl_header(data)
+        check_size(header.height, header.width, max_pixels)  # opening a JPEG XL decodes it
+        if header.animated:
+            raise ImageError("an animated JPEG XL, of which the plug-in reads only the last frame")
     form = name
     if name == "ico":
         data, form = largest_icon(data)

@@ -126,11 +126,13 @@ def versions(suffixes: Iterable[str]) -> dict[str, str]:
 
 
 class JxlHeader(NamedTuple):
-    """Coded size of a JPEG XL in pixels, and its bits per sample (8 for an animation)."""
+    """Coded size of a JPEG XL in pixels, its bits per sample (8 behind a preview or if animated), and whether it is
+    animated (False behind a preview)."""
 
     height: int
     width: int
     bits: int
+    animated: bool = False
 
 
 def jxl_header(data: bytes) -> JxlHeader:
@@ -171,8 +173,10 @@ def jxl_header(data: bytes) -> JxlHeader:
         take(3)  # the orientation
         if take(1):
             size()  # for display
-        if take(2):  # a preview, an animation: their fields follow
+        if take(1):  # a preview, whose fields follow
             return JxlHeader(height, width, 8)
+        if take(1):
+            return JxlHeader(height, width, 8, animated=True)
     is_float = take(1)
     bits = number((32, 0), (16, 0), (24, 0), (1, 6)) if is_float else number((8, 0), (10, 0), (12, 0), (1, 6))
     return JxlHeader(height, width, bits)

@@ -761,7 +761,7 @@ def jxl_boxes(codestream: bytes) -> bytes:
 
 @pytest.mark.parametrize(("codestream", "bits"), [(JXL_COLORS, 16), (JXL_SHEER, 16), (JXL_GREY, 10)])
 def test_the_size_and_the_bits_of_a_jpeg_xl_are_read_from_its_codestream(codestream: bytes, bits: int) -> None:
-    assert plugins.jxl_header(codestream) == plugins.jxl_header(jxl_boxes(codestream)) == (1, 2, bits)
+    assert plugins.jxl_header(codestream) == plugins.jxl_header(jxl_boxes(codestream)) == (1, 2, bits, False)
 
 
 def test_a_jpeg_xl_of_more_than_8_bits_is_not_taken_for_one_of_8_bits() -> None:
@@ -774,3 +774,12 @@ def test_a_jpeg_xl_of_more_than_8_bits_is_not_taken_for_one_of_8_bits() -> None:
     assert decode.decode(JXL_GREY, Wanted("gray", 16, "ignore")).pixels.tolist() == [[320, 64062]]
     with pytest.raises(ImageError, match="10 bits in a JXL; nearest supports 16 bits in PNG, TIFF and PGM"):
         decode_exact(JXL_GREY, 2)
+
+
+JXL_ANIMATION = base64.b64decode("/woAEEETAIgJCAQBACAASxKlQoUkHAAIBAUANABLEqVChSTWKGA8AH0A")
+
+
+def test_an_animated_jpeg_xl_is_refused_as_the_plug_in_reads_its_last_frame() -> None:
+    assert plugins.jxl_header(JXL_ANIMATION) == (1, 1, 8, True)
+    with pytest.raises(ImageError, match="an animated JPEG XL, of which the plug-in reads only the last frame"):
+        decode.decode(JXL_ANIMATION)
