@@ -64,8 +64,9 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
     # Pillow mixes up planes if one is alpha, or if they are uncompressed 16-bit.
     deep = 16 in bits and bands.total > 1 and image.number(fields, tiff.COMPRESSION, 1) == 1
     mixed = planar and (bands.alpha is not None or deep)
+    readable = _readable(image, fields, bands, bits)
     if not bands.has_surplus and not mixed:
-        return image.alone(fields)
+        return image.alone(fields, readable)
     width, height = image.number(fields, tiff.WIDTH, 0), image.number(fields, tiff.HEIGHT, 0)
     if height * width * bands.total > 4 * max_pixels:
         raise ImageError(
@@ -95,7 +96,19 @@ def plain(image: Tiff, fields: Fields, bands: Bands, max_pixels: int) -> bytes:
         tiff.EXTRA_SAMPLES: () if bands.alpha is None else (meaning[bands.alpha - bands.colors],),
         tiff.SAMPLE_FORMAT: (),
     }
-    return image.alone(fields, changes, pixels)
+    return image.alone(fields, readable | changes, pixels)
+
+
+def _readable(image: Tiff, fields: Fields, bands: Bands, bits: set[int]) -> dict[int, Sequence[int]]:
+    """Return changes with which Pillow reads grey of 12 and 16 bits where 0 is white, uninverted, in any byte order,
+    and a palette of 8-bit values, as old writers store them, although the specification has 16."""
+    changes: dict[int, Sequence[int]] = {}
+    if bands.photometric == 0 and bits in ({12}, {16}):
+        changes[tiff.PHOTOMETRIC] = (1,)
+    colors = image.numbers(fields, tiff.COLOR_MAP)
+    if colors and max(colors) <= 255:
+        changes[tiff.COLOR_MAP] = [257 * value for value in colors]
+    return changes
 
 
 def declares_alpha(data: bytes, name: str) -> bool:

@@ -52,6 +52,8 @@ def decode(
         return decode_other(data, name, max_pixels, wanted)
     header = header or jpeg_segments.parse(data)
     check_size(header.height, header.width, max_pixels)
+    if header.precision > 8:
+        raise ImageError(f"a JPEG of {header.precision} bits per channel; only those of 8 bits are supported")
     opaque = wanted._replace(color="rgb") if wanted.color == "rgba" else wanted
     decoded = _decode_jpeg(data, opaque, max_pixels, scale, header, unfinished, targets if unfinished else None, filter)
     if wanted == opaque and wanted.depth == 8:

@@ -28,7 +28,11 @@ def decode_any(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
     if sniff(data) == "tiff":
         image, _, facts, _ = pillow_decoder.open_other(data, "tiff", max_pixels)
         if image.mode in ("I", "F"):
-            return pillow_decoder.upright(np.asarray(image), facts.orientation), facts
+            values = np.asarray(image)
+            if image.mode == "I" and not pillow_decoder.is_signed(image, "tiff") and values.min() < 0:
+                largest = values.view(np.uint32).max()
+                raise ImageError(f"values up to {largest}; a 32-bit TIFF may have up to {2**31 - 1}; save it as .npy")
+            return pillow_decoder.upright(values, facts.orientation), facts
     return decode_exact(data, max_pixels)
 
 
@@ -50,21 +54,26 @@ def decode_numbers(data: bytes, max_pixels: int) -> tuple[Values, Facts]:
         fix = "--pair-format npy keeps these" if mode == "F" else "choose another filter"
         raise ImageError(f"pixels of mode {image.mode}; nearest supports grey, palettes and RGB; {fix}")
     values = np.asarray(image)
+    if mode == "L" and pillow_decoder.is_signed(image, name):
+        values = values.view(np.int8)
+    if values.dtype != np.uint8 and not (values.min() >= 0 and values.max() <= 0xFFFF):
+        raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
     if mode == "I" or mode.startswith("I;16"):
-        if values.size and not (values.min() >= 0 and values.max() <= 0xFFFF):
-            raise ImageError(f"values from {values.min()} to {values.max()}; nearest supports 0 to 65535")
         values, deep = values.astype(np.int32 if mode == "I" else np.uint16), True
     else:
         if mode != image.mode:
             values = values[:, :, 0] if mode == "L" else values[:, :, :3]
         values = values.astype(np.uint8)
     bits = pillow_decoder.sample_bits(image, data, name)
-    if name == "sgi" and bits > 8:
-        raise ImageError("16 bits in an SGI; nearest supports 16 bits in PNG, TIFF and PGM")
+    if (name in ("sgi", "avif") and bits > 8) or (name == "jxl" and bits not in (8, 16)):  # they would be scaled
+        article = "a" if name == "jxl" else "an"
+        raise ImageError(f"{bits} bits in {article} {name.upper()}; nearest supports 16 bits in PNG, TIFF and PGM")
     if name == "jpeg2000" and mode != "P":
         held = 16 if deep else 8
         if bits > held:
             raise ImageError(f"{bits} bits in a channel; nearest supports 8-bit RGB and 16-bit grey")
+        if pillow_decoder.j2k_is_signed(data):
+            raise ImageError("signed numbers in a JPEG 2000; nearest supports unsigned ones")
         values >>= held - bits  # Pillow scales the largest value to white
     elif mode == "L":
         values //= pillow_decoder.PILLOW_SCALE.get(bits, 1)

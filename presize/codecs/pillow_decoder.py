@@ -100,7 +100,10 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         surplus = bands.has_surplus
         data = plain(tiff, fields, bands, max_pixels)
     elif name == "jxl":
-        check_size(*plugins.jxl_size(data), max_pixels)  # opening a JPEG XL decodes it
+        header = plugins.jxl_header(data)
+        check_size(header.height, header.width, max_pixels)  # opening a JPEG XL decodes it
+        if header.animated:
+            raise ImageError("an animated JPEG XL, of which the plug-in reads only the last frame")
     form = name
     if name == "ico":
         data, form = largest_icon(data)
@@ -108,6 +111,8 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
         data = bmp_with_palette(data)
     try:
         opened = open_image(data, form)
+        if name == "tiff" and bands.photometric == 0:
+            opened.tag_v2[PHOTOMETRIC] = 0  # type: ignore[attr-defined]
         if name == "jpeg2000" and opened.palette is not None:
             opened.palette = jp2_palette(data, opened.palette)
         check_size(opened.height, opened.width, max_pixels)
@@ -134,8 +139,10 @@ def open_other(data: bytes, name: str, max_pixels: int) -> Opened:
     deep = image.mode.startswith("I")
     if name in ("png", "tiff", "heic"):
         deep = 8 < sample_bits(image, data, name) <= 16
-    elif name in ("jpeg2000", "sgi", "ppm") and not deep:  # Pillow opens their colours with 8 bits
+    elif name in ("jpeg2000", "sgi", "ppm", "avif", "jxl") and not deep:  # Pillow opens their colours with 8 bits
         deep = sample_bits(image, data, name) > 8 or (name == "ppm" and image.mode == "RGB" and ppm_white(data) > 255)
+    if name == "jxl" and deep and opened.mode == "LA":  # the plug-in mixes up their bytes
+        raise ImageError("more than 8 bits of grey with alpha are not supported in a JPEG XL")
     facts = Facts(name, colors_of(image.mode), orientation, deep=deep, several=several, surplus=surplus)
     return Opened(image, data, facts, exif)
 
@@ -183,6 +190,10 @@ def _eight_bit(image: Image.Image, data: bytes, name: str) -> Image.Image:
     bits, has_colors = sample_bits(image, data, name), image.mode in ("LA", "RGB", "RGBA")
     if name == "jpeg2000" and bits > 8 and has_colors:  # Pillow would make white black
         return Image.fromarray(sixteen.rounded(_sixteen_bit(image, data, name)), converted.mode)
+    if name == "jpeg2000" and bits < 8 and (has_colors or image.mode == "L"):  # Pillow shifts them: white is not 255
+        top = (1 << bits) - 1
+        shifted = (np.asarray(converted) >> 8 - bits).astype(np.uint16)
+        return Image.fromarray(((shifted * 255 + top // 2) // top).astype(np.uint8))
     if bits == 16 and (name == "png" or (name == "tiff" and image.mode in ("RGB", "RGBA"))):
         values = sixteen.values_behind(converted, data, name)  # Pillow dropped the low byte
         return converted if values is None else Image.fromarray(sixteen.rounded(values), converted.mode)
@@ -197,7 +208,8 @@ def _sixteen_bit(image: Image.Image, data: bytes, name: str) -> sixteen.Deep:
         return sixteen.gray_values(image, white, inverted)
     converted = _converted(image, data, name)
     top = {"jpeg2000": (1 << sample_bits(image, data, name)) - 1, "ppm": ppm_white(data)}.get(name, sixteen.WHITE)
-    values = sixteen.values_behind(converted, data, name, top) if converted.mode in ("LA", "RGB", "RGBA") else None
+    readable = name not in ("avif", "jxl") and converted.mode in ("LA", "RGB", "RGBA")
+    values = sixteen.values_behind(converted, data, name, top) if readable else None
     if values is None:
         fix = "" if name == "jpeg2000" else "; --depth 8 scales them to 8 bits"
         raise ImageError(
@@ -219,6 +231,11 @@ def zero_is_white(image: Image.Image, name: str) -> bool:
     return name == "tiff" and image.tag_v2.get(PHOTOMETRIC) == 0  # type: ignore[attr-defined]
 
 
+def is_signed(image: Image.Image, name: str) -> bool:
+    """Return whether the values in the file are signed integers. Pillow opens those of 8 bits as unsigned."""
+    return name == "tiff" and _SIGNED in image.tag_v2.get(SAMPLE_FORMAT, ())  # type: ignore[attr-defined]
+
+
 def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
     """Return the largest number of bits of a sample in the file; 8 for formats that have only 8."""
     if name == "png":
@@ -228,9 +245,23 @@ def sample_bits(image: Image.Image, data: bytes, name: str) -> int:
     if name == "heic":
         return int(image.info.get("bit_depth", 8))
     if name == "jpeg2000":
-        begin = data.find(_J2K_BEGIN) + _J2K_BITS
-        return (int.from_bytes(data[begin : begin + 1]) & 127) + 1
+        return (_j2k_component(data) & 127) + 1
+    if name == "avif":
+        flags = data[data.find(b"av1C") + 6] & 0x60  # high bit depth, and in addition twelve bits
+        return {0x40: 10, 0x60: 12}.get(flags, 8)
+    if name == "jxl":
+        return plugins.jxl_header(data).bits
     return 8 * data[3] if name == "sgi" else 8
+
+
+def j2k_is_signed(data: bytes) -> bool:
+    """Return whether the first numbers of a JPEG 2000 are signed: Pillow makes the smallest black."""
+    return _j2k_component(data) > 127
+
+
+def _j2k_component(data: bytes) -> int:
+    begin = data.find(_J2K_BEGIN) + _J2K_BITS
+    return int.from_bytes(data[begin : begin + 1])
 
 
 def jp2_palette(data: bytes, palette: ImagePalette.ImagePalette) -> ImagePalette.ImagePalette:
@@ -249,7 +280,7 @@ def ppm_white(data: bytes) -> int:
 def _converted(image: Image.Image, data: bytes, name: str) -> Image.Image:
     """Convert with Pillow, which keeps only the high 8 bits of 16 in a channel."""
     mode = image.mode
-    if mode in ("I", "F"):
+    if mode in ("I", "F") or is_signed(image, name):
         raise _without_range("floating-point" if mode == "F" else "signed or 32-bit")
     if mode in ("P", "PA") and image.palette is None:
         raise ImageError(f"broken {name.upper()}: it has no palette")

@@ -156,19 +156,24 @@ PNG_IMAGE: Final = frozenset((b"IHDR", b"IDAT", b"IEND"))
 
 
 def bmp_with_palette(data: bytes) -> bytes:
-    """Return a BMP, or its part from the bitmap's header on without "BM", whose palette has more than two colours if it
-    has several bits a pixel: Pillow takes black and white for 1 bit."""
+    """Return a BMP, or its part from the bitmap's header on without "BM", with a palette that Pillow reads with the
+    bits of the image: it takes black and white for 1 bit, and the greys 0, 1, 2 and so on of 4 bits for 8 bits."""
     at = 14 if data[:2] == b"BM" else 0
     header_bytes, bits, used = (
         int.from_bytes(data[at + i : at + i + n], "little") for i, n in ((0, 4), (14, 2), (32, 4))
     )
-    if header_bytes < 40 or bits == 1 or bits > 8 or used not in (1, 2):
+    used = used or 1 << min(bits, 8)
+    if header_bytes < 40 or used > {4: 16, 8: 2}.get(bits, 0):
         return data
-    added, end = b"\xff\xff\xff\0" * (3 - used), at + header_bytes + 4 * used
-    begin = data[:at]
-    if at and (offset := int.from_bytes(data[10:14], "little")) >= end:
+    more = max(1, 3 - used)
+    added, end, begin = b"\xff\xff\xff\0" * more, at + header_bytes + 4 * used, data[:at]
+    offset = int.from_bytes(data[10:14], "little") if at else 0
+    if offset >= end:
         begin = data[:10] + (offset + len(added)).to_bytes(4, "little")
-    return b"".join((begin, data[at : at + 32], (3).to_bytes(4, "little"), data[at + 36 : end], added, data[end:]))
+    elif offset not in (0, at + header_bytes):  # pixels follow the palette if one of these is given
+        return data
+    colors = (used + more).to_bytes(4, "little")
+    return b"".join((begin, data[at : at + 32], colors, data[at + 36 : end], added, data[end:]))
 
 
 def largest_icon(data: bytes) -> tuple[bytes, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import io
 import re
@@ -291,8 +292,9 @@ def test_16_bits_are_rounded_to_8(kind: str, channels: int) -> None:
 
 
 def jpeg2000(values: np.ndarray, bits: int) -> bytes:
-    """Return a lossless JPEG 2000 of (height, width, channels) with 9 to 16 bits; OpenCV writes only 16."""
-    shifted = (values + (1 << 15) - (1 << (bits - 1))).astype(np.uint16)  # levels are stored from their middle
+    """Return a lossless JPEG 2000 of (height, width, channels) with 1 to 16 bits; OpenCV writes only 8 and 16."""
+    middle, dtype = (128, np.uint8) if bits <= 8 else (1 << 15, np.uint16)
+    shifted = (values + middle - (1 << (bits - 1))).astype(dtype)  # levels are stored from their middle
     data = bytearray(cv2.imencode(".jp2", shifted, [cv2.IMWRITE_JPEG2000_COMPRESSION_X1000, 1000])[1])
     begin = data.find(b"\xff\x4f\xff\x51") + 42
     data[begin : begin + 3 * values.shape[2] : 3] = bytes([bits - 1]) * values.shape[2]
@@ -342,11 +344,35 @@ def test_white_of_a_jpeg_2000_of_12_bits_is_white(channels: int) -> None:
         assert np.array_equal(found, np.floor(values[:, :, 2::-1] * white / 4095 + 0.5))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("bits", [1, 3, 4, 7, 8])
+def test_white_of_a_jpeg_2000_of_few_bits_is_white(bits: int, channels: int) -> None:
+    values, top = LARGE_NOISE[:, :, :channels] >> 16 - bits, (1 << bits) - 1
+    expected = np.round(values[:, :, ::-1] * (255 / top)).astype(np.uint8)
+    found = decode.decode(jpeg2000(values, bits), "keep").pixels
+    assert np.array_equal(found, expected[:, :, 0] if channels == 1 else expected)
+
+
 def test_16_bits_that_no_library_reads_are_refused() -> None:
     data = struct.pack(">hBBHHHH", 474, 0, 2, 3, 1, 1, 3).ljust(512, b"\0") + b"\x01\x02" * 3
     assert decode.decode(data).facts.deep
     with pytest.raises(ImageError, match=r"pixels of mode RGB with more than 8 bits .* in a SGI; --depth 8 scales"):
         decode.decode(data, Wanted("keep", 16))
+
+
+@needs_avif
+@pytest.mark.parametrize("bits", [8, 10, 12])
+def test_an_avif_of_more_than_8_bits_is_not_taken_for_one_of_8_bits(bits: int) -> None:
+    pixels = np.full((8, 8, 3), 99, np.uint8 if bits == 8 else np.uint16)
+    data = cv2.imencode(".avif", pixels, [cv2.IMWRITE_AVIF_DEPTH, bits])[1].tobytes()
+    assert decode.decode(data).facts.deep == (bits > 8)
+    if bits == 8:
+        assert decode.decode(data, Wanted("rgb", 16)).pixels.dtype == np.uint16
+        return
+    with pytest.raises(ImageError, match="more than 8 bits a channel are not supported in a AVIF; --depth 8 scales"):
+        decode.decode(data, Wanted("rgb", 16))
+    with pytest.raises(ImageError, match="more than 8 bits in three channels"):
+        decode_exact(data, 64)
 
 
 def test_a_16_bit_pgm_is_scaled_from_its_own_maximum() -> None:
@@ -401,6 +427,13 @@ def test_cmyk_has_inverted_inks_with_and_without_an_adobe_marker() -> None:
     with_marker, without = decode.decode(data), decode.decode(without_adobe(data))
     assert difference(with_marker.pixels, PIXELS) <= 6
     assert np.array_equal(without.pixels, with_marker.pixels)
+
+
+def test_a_jpeg_of_12_bits_is_refused_but_not_called_broken() -> None:
+    data = bytearray(FILES["JPEG, grey"][0])
+    data[data.index(b"\xff\xc0") + 4] = 12
+    with pytest.raises(ImageError, match=r"^a JPEG of 12 bits per channel; only those of 8 bits are supported$"):
+        decode.decode(bytes(data))
 
 
 def test_an_arithmetic_coded_jpeg_is_decoded() -> None:
@@ -702,3 +735,51 @@ def test_damaged_files_of_plug_ins_are_decoded_or_refused(data: st.DataObject, p
         decode.decode(data.draw(damaged(plugged_file)), max_pixels=10**6)
     except ImageError:
         pass
+
+
+# JPEG XL of 2 x 1 pixels: 16 bits of colour, 16 of grey and alpha, and 10 of grey, the values 5 and 1000.
+JXL_COLORS = base64.b64decode(
+    "/woAcPwAFC0CCAIBAOACSxibnHGEAziAAzggSsA5BQEAIESACBABIkCE//8/+P//oj7GGHOutffe55xzDgFFRERERGRmZt73flVVVRX8///B"
+    "//8X9THGmHOtvfc+55xzCCgiIiIiIjMz8773q6qqquD//w/+/7+ojzHGnGvtvfc555xDQBERERERmZmZ971fVVVVBf//f/D//0V9jDHmXGvv"
+    "vc855xwCioiIiIjIzMy87/2qqqqqA/AG/Rc9/P78r1EDflICAA=="
+)
+JXL_SHEER = base64.b64decode(
+    "/woAcPwIfgCKFgEICBAA0AJLGJuccYQDOIADOCBKwDkFAQAgRIAIEAEiQIT//z/4//+iPsYYc661997nnHMOAUVEREREZGZm3vd+VVVVFfz/"
+    "/8H//xf1McaYc6299z7nnHMIKCIiIiIiMzPzvverqqqq4P//D/7/v6iPMcaca+299znnnENAERERERGZmZn3vV9VVVUF//9/8P//RX2MMeZc"
+    "a++9zznnHAKKiIiIiMjMzLzv/aqqqqp5Qf8DC/Pj///TWQE="
+)
+JXL_GREY = base64.b64decode("/woAcBQULQIIBAEAKABLGIsVwlnRDjUe")
+
+
+def jxl_boxes(codestream: bytes) -> bytes:
+    """Return a JPEG XL in boxes: the codestream in two parts, and metadata that looks like one before each."""
+    metadata = (b"Exif", b"\xff\x0a" + b"\x7f" * 9)
+    parts = (b"jxlp", b"\0\0\0\0" + codestream[:5]), (b"jxlp", b"\x80\0\0\1" + codestream[5:])
+    boxes = ((b"JXL ", b"\r\n\x87\n"), (b"ftyp", b"jxl \0\0\0\0jxl "), metadata, parts[0], metadata, parts[1])
+    return b"".join(struct.pack(">I", 8 + len(content)) + kind + content for kind, content in boxes)
+
+
+@pytest.mark.parametrize(("codestream", "bits"), [(JXL_COLORS, 16), (JXL_SHEER, 16), (JXL_GREY, 10)])
+def test_the_size_and_the_bits_of_a_jpeg_xl_are_read_from_its_codestream(codestream: bytes, bits: int) -> None:
+    assert plugins.jxl_header(codestream) == plugins.jxl_header(jxl_boxes(codestream)) == (1, 2, bits, False)
+
+
+def test_a_jpeg_xl_of_more_than_8_bits_is_not_taken_for_one_of_8_bits() -> None:
+    pytest.importorskip("pillow_jxl")
+    assert decode.decode(JXL_COLORS).facts.deep
+    with pytest.raises(ImageError, match="mode RGB with more than 8 bits a channel are not supported in a JXL"):
+        decode.decode(JXL_COLORS, Wanted("rgb", 16, "ignore"))
+    with pytest.raises(ImageError, match="more than 8 bits of grey with alpha are not supported in a JPEG XL"):
+        decode.decode(JXL_SHEER)
+    assert decode.decode(JXL_GREY, Wanted("gray", 16, "ignore")).pixels.tolist() == [[320, 64062]]
+    with pytest.raises(ImageError, match="10 bits in a JXL; nearest supports 16 bits in PNG, TIFF and PGM"):
+        decode_exact(JXL_GREY, 2)
+
+
+JXL_ANIMATION = base64.b64decode("/woAEEETAIgJCAQBACAASxKlQoUkHAAIBAUANABLEqVChSTWKGA8AH0A")
+
+
+def test_an_animated_jpeg_xl_is_refused_as_the_plug_in_reads_its_last_frame() -> None:
+    assert plugins.jxl_header(JXL_ANIMATION) == (1, 1, 8, True)
+    with pytest.raises(ImageError, match="an animated JPEG XL, of which the plug-in reads only the last frame"):
+        decode.decode(JXL_ANIMATION)

@@ -38,8 +38,8 @@ def tiff_row(bits: int | None, photometric: int, row: bytes) -> bytes:
     return tiff(page(pixels, photometric, t256=(4,), t258=() if bits is None else (bits,)))
 
 
-def two_color_bmp(mask: np.ndarray, bits: int, colors: int, has_offset: bool) -> bytes:
-    """Return a BMP of indices, with `colors` of black and white; without an offset, pixels follow the palette."""
+def indexed_bmp(mask: np.ndarray, bits: int, colors: bytes, has_offset: bool = True, used: int | None = None) -> bytes:
+    """Return a BMP of indices into `colors`, four bytes each; without an offset, pixels follow the palette."""
     width = mask.shape[1]
     rows = np.zeros((mask.shape[0], -(-width * bits // 32) * 4), np.uint8)
     if bits == 8:
@@ -47,10 +47,10 @@ def two_color_bmp(mask: np.ndarray, bits: int, colors: int, has_offset: bool) ->
     else:
         rows[:, : -(-width // 2)] = mask[::-1, ::2] << 4
         rows[:, : width // 2] |= mask[::-1, 1::2]
-    header = struct.pack("<IiiHHIIiiII", 40, width, len(mask), 1, bits, 0, rows.size, 0, 0, colors, 0)
-    offset = 54 + 4 * colors * has_offset
-    palette = b"\0\0\0\0\xff\xff\xff\0"[: 4 * colors]
-    return b"BM" + struct.pack("<IHHI", 54 + rows.size, 0, 0, offset) + header + palette + rows.tobytes()
+    count = len(colors) // 4 if used is None else used
+    header = struct.pack("<IiiHHIIiiII", 40, width, len(mask), 1, bits, 0, rows.size, 0, 0, count, 0)
+    offset = 54 + len(colors) * has_offset
+    return b"BM" + struct.pack("<IHHI", 54 + rows.size, 0, 0, offset) + header + colors + rows.tobytes()
 
 
 # Rows of 0, 1, 7, 15 and of 0, 1, 7, 4095, and a pixel (0, 1, 7): Pillow writes only JPEG 2000 of 8 and 16 bits.
@@ -71,6 +71,7 @@ PANOPTIC = np.stack([mask_of(20, 31, seed) for seed in range(3)], axis=2)
 OPAQUE = np.full((20, 31, 1), 255, np.uint8)
 FEW = {bits: mask_of(9, 16, numbers=tuple(range(min(1 << bits, 200)))) for bits in (1, 2, 4, 8)}
 WIDE = mask_of(20, 31, numbers=(0, 300, 65_535))
+GREYS = b"".join(bytes((grey, grey, grey, 0)) for grey in range(16))
 TURNED = Image.fromarray(MASK).transpose(Image.Transpose.ROTATE_270)
 KEPT: dict[str, tuple[bytes, object]] = {
     **{f"the indices of a palette of {bits} bits": (palette(FEW[bits], bits=bits), FEW[bits]) for bits in FEW},
@@ -78,12 +79,20 @@ KEPT: dict[str, tuple[bytes, object]] = {
     **{f"1 bit, {kind}": (saved(BITS.astype(bool), kind), BITS) for kind in ("png", "tiff", "bmp", "ppm")},
     **{
         f"a bmp of {bits} bits with a palette of {'black and white' if colors == 2 else 'black'}": (
-            two_color_bmp(BITS * (colors - 1), bits, colors, has_offset),
+            indexed_bmp(BITS * (colors - 1), bits, b"\0\0\0\0\xff\xff\xff\0"[: 4 * colors], has_offset),
             BITS * (colors - 1),
         )
         for bits in (4, 8)
         for colors in (1, 2)
         for has_offset in (True, False)
+    },
+    **{
+        f"a bmp of 4 bits, {width} wide, with {used} of the greys 0, 1, 2 and so on": (
+            indexed_bmp(FEW[4][:, :width] % colors, 4, GREYS[: 4 * colors], used=used),
+            FEW[4][:, :width] % colors,
+        )
+        for width in (3, 16)
+        for colors, used in ((3, 3), (15, 15), (16, 16), (16, 0))
     },
     **{f"8 bits, {kind}": (saved(MASK, kind), MASK) for kind in ("png", "tiff", "bmp", "ppm")},
     **{f"16 bits, {kind}": (saved(DEEP, kind), DEEP) for kind in ("png", "tiff", "ppm")},
@@ -113,6 +122,7 @@ KEPT: dict[str, tuple[bytes, object]] = {
             (2, bytes([0b00011011]), [0, 1, 2, 3]),
             (4, bytes([0x01, 0x7F]), [0, 1, 7, 15]),
             (8, bytes([0, 1, 7, 20]), [0, 1, 7, 20]),
+            (12, bytes([0, 0, 1, 0, 0x77, 0xD0]), [0, 1, 7, 2000]),
             (16, struct.pack("<4H", 0, 1, 7, 2000), [0, 1, 7, 2000]),
         )
     },
@@ -136,9 +146,17 @@ REFUSED = {
         for mode in ("RGBA", "LA", "CMYK")
     },
     "16-bit grey with alpha": (DEEP_WITH_ALPHA, "more than 8 bits"),
+    "negative numbers of 8 bits": (
+        tiff(page(np.full((1, 4, 1), 255, np.uint8), 1, t339=(2,))),
+        "values from -1 to -1; nearest supports 0 to 65535",
+    ),
     "floating point": (saved(Image.new("F", (8, 8)), "tiff"), "pixels of mode F; .* --pair-format npy keeps these"),
     "ppm up to 1000": (b"P6 1 1 1000\n" + struct.pack(">3H", 1, 7, 1000), "more than 8 bits in three channels"),
     "jpeg 2000 of 12 bits": (J2K_RGB_12_BITS, "more than 8 bits in three channels"),
+    "jpeg 2000 of signed numbers": (
+        J2K_12_BITS.replace(b"\0\1\x0b\1\1", b"\0\1\x8b\1\1"),
+        "signed numbers in a JPEG 2000; nearest supports unsigned ones",
+    ),
     "sgi of 16 bits": (
         struct.pack(">hBBHHHH", 474, 0, 2, 2, 1, 1, 1).ljust(512, b"\0") + b"\x01\x02",
         "16 bits in an SGI",

@@ -16,7 +16,7 @@ from effort import examples
 from jpegs import damaged
 from pictures import saved
 from presize.codecs.decode import decode
-from presize.codecs.exact import decode_exact
+from presize.codecs.exact import decode_any, decode_exact
 from presize.codecs.pillow_decoder import Wanted
 from presize.errors import ImageError
 from tiffs import CHUNKY, DEFLATE, PLANAR, RAW, Page, gradient, page, tiff
@@ -335,3 +335,49 @@ def test_a_tga_declares_its_bits_of_alpha() -> None:
     found = decode(bytes(data))
     assert np.array_equal(found.pixels, pixels[:, :, :3])
     assert found.facts.surplus and not found.facts.transparent
+
+
+@pytest.mark.parametrize("compression", [RAW, DEFLATE])
+@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.float32])
+def test_numbers_are_read_in_either_byte_order(dtype: type[np.number[Any]], compression: int) -> None:
+    numbers = (np.arange(-60, 60).reshape(12, 10) * 100).astype(dtype)
+    unsigned = numbers.view(f"u{numbers.itemsize}")[:, :, np.newaxis]
+    kind = (3,) if dtype == np.float32 else (2,)
+    for order in "<>":
+        for tile in (None, 16):
+            data = tiff(page(unsigned, 1, order=order, compression=compression, tile=tile, t339=kind), order=order)
+            assert np.array_equal(decode_any(data, 10**6)[0], numbers)
+
+
+def test_unsigned_numbers_that_pillow_reads_as_negative_are_refused() -> None:
+    data = tiff(page(np.array([[[5]], [[2**32 - 1]]], np.uint32), 1))
+    with pytest.raises(ImageError, match="values up to 4294967295; a 32-bit TIFF may have up to 2147483647; save it"):
+        decode_any(data, 10**6)
+
+
+def test_an_image_of_signed_numbers_has_no_range() -> None:
+    for bits in (8, 16):
+        data = tiff(page(gradient(6, 8, 1, np.dtype(f"u{bits // 8}").type), 1, t339=(2,)))
+        with pytest.raises(ImageError, match="signed or 32-bit pixel values are not supported"):
+            decode(data)
+
+
+@pytest.mark.parametrize("compression", [RAW, DEFLATE])
+@pytest.mark.parametrize("bands", [1, 2])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_grey_of_16_bits_may_begin_with_white(order: str, bands: int, compression: int) -> None:
+    pixels = gradient(30, 40, bands, np.uint16)
+    extra = (0,) * (bands - 1)
+    data = tiff(page(pixels, 0, extra, order=order, compression=compression), order=order)
+    assert np.array_equal(decode(data, Wanted("gray", 16)).pixels, 65535 - pixels[:, :, 0])
+    assert np.array_equal(decode_exact(data, 10**6)[0], pixels[:, :, 0])
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_palette_may_have_values_of_8_bits(order: str) -> None:
+    indices, colors = gradient(30, 40, 1), np.random.default_rng(0).integers(0, 256, (3, 256))
+    found = [
+        decode(tiff(page(indices, 3, order=order, t320=tuple((colors * scale).ravel())), order=order)).pixels
+        for scale in (1, 257)
+    ]
+    assert np.array_equal(found[0], colors.T[indices[:, :, 0]]) and np.array_equal(found[0], found[1])
