@@ -55,6 +55,7 @@ from presize.datasets.subsets import (
     check_length,
     differ,
     fingerprint_of,
+    keep_assigned,
     sampler_of,
     state_of,
     transforms_of,
@@ -265,9 +266,7 @@ class Loader:
             dataset = self._dataset_of(self._source)
             check_length(dataset, len(self.dataset))
             derived = transforms_of(dataset)
-            for name, value in transforms_of(self.dataset).items():
-                if value is not self._derived[name] and dataset is not self.dataset:  # assigned to loader.dataset
-                    setattr(dataset, name, value)
+            keep_assigned(dataset, self.dataset, self._derived)
         elif not differ(state_of(dataset), own) and self._read_as is self._images_as:
             return
         self.close()

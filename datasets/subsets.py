@@ -103,6 +103,13 @@ def transforms_of(dataset: LMDBDataset) -> dict[str, Any]:
     return {"transform": dataset.transform, "target_transform": dataset.target_transform}
 
 
+def keep_assigned(dataset: LMDBDataset, before: LMDBDataset, derived: Mapping[str, Any]) -> None:
+    """Assign to `dataset` the transforms that a user assigned to `before`, whose own were `derived`."""
+    for name, value in transforms_of(before).items():
+        if value is not derived[name] and dataset is not before:
+            setattr(dataset, name, value)
+
+
 def check_length(dataset: LMDBDataset, expected: int) -> None:
     if len(dataset) != expected:
         raise OptionError(
