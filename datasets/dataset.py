@@ -39,6 +39,7 @@ from presize.datasets.targets import (
     Target,
     Targets,
     Vocabulary,
+    checked_pairs,
     chosen_target,
     find_split,
     find_splits,
@@ -153,7 +154,7 @@ class LMDBDataset(ImageFolderNames, torch.utils.data.Dataset[Any]):
         multi_hot = (multi_hot,) if isinstance(multi_hot, str) else multi_hot
         check_list("multi_hot", multi_hot)
         self.multi_hot = tuple(multi_hot)
-        self.flip_pairs, self.tv_tensors = flip_pairs, tv_tensors
+        self.flip_pairs, self.tv_tensors = checked_pairs(flip_pairs), tv_tensors
         self.companions = self.data.companions if companions is None else tuple(companions)
         # With the options as given, before a transform is fused.
         self._given = SampleImages(self.data, decode, self.companions, tv_tensors, crop, flip)

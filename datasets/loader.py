@@ -55,6 +55,7 @@ from presize.datasets.subsets import (
     check_length,
     differ,
     fingerprint_of,
+    keep_assigned,
     sampler_of,
     state_of,
     transforms_of,
@@ -265,9 +266,7 @@ class Loader:
             dataset = self._dataset_of(self._source)
             check_length(dataset, len(self.dataset))
             derived = transforms_of(dataset)
-            for name, value in transforms_of(self.dataset).items():
-                if value is not self._derived[name] and dataset is not self.dataset:  # assigned to loader.dataset
-                    setattr(dataset, name, value)
+            keep_assigned(dataset, self.dataset, self._derived)
         elif not differ(state_of(dataset), own) and self._read_as is self._images_as:
             return
         self.close()
@@ -310,7 +309,7 @@ class Loader:
             schedule = _gatherable(self.sampler.schedule, start)
             self._delivered, count = 0, schedule.batch_count(start)
             reading = closing(self._transfer.send(self._read(schedule, epoch, start)))
-            with _seen_by_accelerate(schedule.remainder(start)) as status, reading as boxes:
+            with _seen_by_accelerate(_remainder(schedule, start)) as status, reading as boxes:
                 for box in boxes:
                     self._check_running(running)
                     self._delivered += 1  # before the yield: a batch counts as consumed when it is returned
@@ -549,6 +548,13 @@ def _gatherable(schedule: Schedule, start: int) -> Schedule:
             'last="pad", whose repeated samples gather_for_metrics() leaves out, or drop_last=True'
         )
     return replace(schedule, in_blocks=True)
+
+
+def _remainder(schedule: Schedule, start: int) -> int:
+    """Return the samples of all ranks in the last batch if it is not full; 0 if a sampler divides the epoch instead,
+    since only it knows them."""
+    state = _accelerates("PartialState")
+    return schedule.remainder(start) if state is None or schedule.ranks == state.num_processes else 0
 
 
 def _accelerates(name: str) -> Any:

@@ -43,8 +43,10 @@ from presize.datasets.subsets import (
     check_length,
     differ,
     fingerprint_of,
+    keep_assigned,
     sampler_of,
     state_of,
+    transforms_of,
 )
 from presize.errors import LoaderError, OptionError, PresizeError
 from presize.formatting import plural, size_text
@@ -71,7 +73,8 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
     sampler: EpochSampler
     delivered = 0
     _source: Any = None  # the dataset as given, such as a Subset
-    _state: Sequence[Any] = ()  # state_of(_source) when the workers started
+    _derived: Mapping[str, Any] = {}  # the transforms of the dataset that was made of it
+    _states: tuple[Sequence[Any], Sequence[Any]] = ((), ())  # of dataset and _source when the workers started
 
     def __iter__(self) -> Any:
         # A generator, so that the count and the workers, which read ahead at once, start with the first batch.
@@ -94,20 +97,25 @@ class CountingLoader(torch.utils.data.DataLoader[Any]):
 
     def _follow_changes(self) -> None:
         """Stop persistent workers if the dataset has changed since they started, or one of them has died."""
-        state = state_of(self._source)
+        is_derived = self._source is not self.dataset
+        own = state_of(self.dataset) if is_derived else ()
+        source = state_of(self._source)
         if isinstance(self._iterator, _Workers) and self._iterator.owner != os.getpid():
             self._iterator = None  # the parent's
         workers = self._iterator._workers if isinstance(self._iterator, _Workers) else ()
-        if differ(self._state, state):
-            if self._source is not self.dataset:
+        if differ(self._states[1], source):
+            if is_derived:
                 dataset = as_lmdb_dataset(self._source)
                 check_length(dataset, self.sampler.order.population)
-                vars(self)["dataset"] = dataset
+                derived = transforms_of(dataset)
+                keep_assigned(dataset, self.dataset, self._derived)
+                vars(self)["dataset"], self._derived = dataset, derived
+                own = state_of(dataset)
                 self.sampler.fingerprint = fingerprint_of(dataset)
-        elif all(worker.is_alive() for worker in workers):
+        elif not differ(self._states[0], own) and all(worker.is_alive() for worker in workers):
             return
         self._end_workers()
-        self._state = state
+        self._states = own, source
 
     def _begin(self) -> Any:
         if self.num_workers and self._iterator is None:
@@ -290,7 +298,8 @@ def make_loader(
         worker_init_fn=partial(_begin_worker, given.pop("worker_init_fn", None)),
         **given,
     )
-    loader._source, loader._state = source, state_of(source)
+    loader._source, loader._states = source, (() if dataset is source else state_of(dataset), state_of(source))
+    loader._derived = {} if dataset is source else transforms_of(dataset)
     return loader
 
 

@@ -103,9 +103,11 @@ class SampleImages:
         heights, widths = self.data.numbers("height"), self.data.numbers("width")
         arrays = [data for data in self.companions if data.manifest.is_array]
         images = [data for data in self.companions if data not in arrays]
-        channels = 3 + sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in images)
+        manifest = self.data.manifest
+        pixel_bytes = manifest.channels * manifest.depth // 8
+        pixel_bytes += sum(data.manifest.depth // 8 if _is_exact(data) else 3 for data in images)
         pixels = np.multiply(heights, widths, dtype=np.int64).mean()
-        return float(channels * pixels + sum(data.numbers("nbytes").mean() for data in arrays))
+        return float(pixel_bytes * pixels + sum(data.numbers("nbytes").mean() for data in arrays))
 
     def _wrapped(self, companion: Dataset, samples: Sequence[int], images: Sequence[Any]) -> Sequence[Any]:
         """Return the tensors of a companion as torchvision's masks if `tv_tensors`."""

@@ -98,9 +98,16 @@ def differ(now: Sequence[Any], then: Sequence[Any]) -> bool:
     )
 
 
-def transforms_of(dataset: LMDBDataset) -> dict[str, Any]:
-    """Return the attributes of a dataset that can be assigned."""
+def transforms_of(dataset: Any) -> dict[str, Any]:
+    """Return the attributes of an LMDBDataset that can be assigned."""
     return {"transform": dataset.transform, "target_transform": dataset.target_transform}
+
+
+def keep_assigned(dataset: LMDBDataset, before: Any, derived: Mapping[str, Any]) -> None:
+    """Assign to `dataset` the transforms that a user assigned to `before`, whose own were `derived`."""
+    for name, value in transforms_of(before).items():
+        if value is not derived[name] and dataset is not before:
+            setattr(dataset, name, value)
 
 
 def check_length(dataset: LMDBDataset, expected: int) -> None:

@@ -98,6 +98,15 @@ class Targets:
         return reader.shown(records, seed, epoch, keys) if self.moves else [None] * len(records)
 
 
+def checked_pairs(pairs: FlipPairs | None) -> tuple[tuple[int, int], ...]:
+    """Return `flip_pairs` as pairs of int. Raises OptionError for anything else."""
+    try:
+        return tuple((index(first), index(second)) for first, second in (() if pairs is None else pairs))
+    except (TypeError, ValueError):
+        problem = f"flip_pairs: expected pairs of keypoint numbers, such as [(1, 2)], got {pairs!r}"
+        raise OptionError(problem) from None
+
+
 def target_columns(target: Target) -> list[str]:
     if target is None:
         return []
@@ -313,18 +322,15 @@ class KeypointColumn(ListColumn):
         self._points = numbers.reshape(len(numbers), -1, len(format))
         points = self._points.shape[1]
         self._mirrored = np.arange(points)
-        try:
-            swapped = [(index(first), index(second)) for first, second in pairs]
-        except (TypeError, ValueError):
-            problem = f"flip_pairs: expected pairs of keypoint numbers, such as [(1, 2)], got {pairs!r}"
-            raise OptionError(problem) from None
-        for first, second in swapped if len(numbers) else ():
+        for first, second in pairs if len(numbers) else ():
             if not (0 <= first < points and 0 <= second < points):
                 raise OptionError(
                     f"flip_pairs: ({first}, {second}) are not two of the {points} points of each object in {name!r}, "
                     "numbered from 0"
                 )
             self._mirrored[[first, second]] = second, first
+        if (self._mirrored[self._mirrored] != np.arange(points)).any():
+            raise OptionError(f"flip_pairs: expected each point in one pair, got {list(pairs)}")
         self._tv = tv if format == "xy" and hasattr(tv, "KeyPoints") else None
 
     def _moved(self, i: int, shown: CropGeometry) -> Any:

@@ -232,6 +232,8 @@ class BatchReader:
                 for (_, parts_views, scale), region in zip(parts[at], regions, strict=True):
                     views = [View(out[i][position], box[i], flip[i], drawn.samplings[i][position]) for i in parts_views]
                     self._write(views, region, shape, scale)
+            except OptionError:  # intact arrays that cannot be stacked
+                raise
             except DAMAGE as error:
                 leave_out(at, self.data.damage(numbers[at], error))
         return skipped

@@ -127,8 +127,11 @@ def like_images(data: Any, samples: Sequence[int] | slice = slice(None)) -> npt.
 @dataclass(frozen=True)
 class ArrayRows:
     """A function that fills rows with arrays, called like read_region. Thread-safe. `shape`: of each array, but without
-    height and width if arrays are cropped with their images."""
+    height and width if arrays are cropped with their images. Raises OptionError for an array of another shape or
+    type."""
 
+    name: str  # of the companion, for messages
+    root: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_cropped: bool
@@ -147,26 +150,31 @@ class ArrayRows:
         is_cropped, sizes = bool(are_cropped[0]), heights * widths
         alike = (are_cropped == is_cropped).all() and (nbytes * sizes[0] == nbytes[0] * sizes).all()
         if not alike or not (is_cropped or ((heights == heights[0]).all() and (widths == widths[0]).all())):
-            raise OptionError(
-                f"companions: the arrays of {data.companion_name!r} in {data.root} differ in shape or type and cannot "
-                "be stacked; read without a crop, or name the companions to read: companions=(...)"
-            )
-        return cls(header.dtype.newbyteorder("="), header.shape[2 if is_cropped else 0 :], is_cropped)
+            raise _differ(data.companion_name, data.root)
+        dtype, shape = header.dtype.newbyteorder("="), header.shape[2 if is_cropped else 0 :]
+        return cls(data.companion_name, str(data.root), dtype, shape, is_cropped)
 
     def __call__(self, views: Sequence[View], region: Region, shape: tuple[int, int], scale: int) -> None:  # noqa: ARG002
         (view,) = views
         values = decode_array(region.data)
+        if self.is_cropped and values.shape[:2] != shape:
+            raise ValueError(f"it has shape {values.shape}, which differs from the index")
         expected = (*shape, *self.shape) if self.is_cropped else self.shape
         if values.dtype != self.dtype or values.shape != expected:
-            raise ValueError(
-                f"it is {values.dtype} of shape {values.shape}, but the index and the first record say {self.dtype} of "
-                f"shape {expected}"
-            )
+            kinds = f" ({self.dtype} {expected} and {values.dtype} {values.shape})"
+            raise _differ(self.name, self.root, kinds)
         out = view.out.view(self.dtype)
         if self.is_cropped:
             nearest(values, view, shape, out)
         else:
             out[...] = values
+
+
+def _differ(name: str, root: object, kinds: str = "") -> OptionError:
+    return OptionError(
+        f"companions: the arrays of {name!r} in {root} differ in shape or type{kinds} and cannot be stacked; read "
+        "without a crop, or name the companions to read: companions=(...)"
+    )
 
 
 def _decoded(region: Region, shape: tuple[int, int], out: Pixels, scale: int) -> Pixels:

@@ -18,7 +18,7 @@ from paired import mask_of
 from pictures import smooth_image
 from presize.builder.run import build_dataset
 from presize.datasets import CenterCrop, LMDBDataset, Loader, RandomCrop, RandomResizedCrop, Resize, make_loader
-from presize.errors import DatasetError, OptionError
+from presize.errors import OptionError
 from presize.options import BuildOptions, Companion, ImageOptions, Size, SourceOptions
 from torchvisions import torchvision_or_skip
 
@@ -124,23 +124,24 @@ def test_arrays_of_several_shapes_are_refused_in_cropped_batches(stored: Path) -
         LMDBDataset(stored, crop=CenterCrop(8), companions=("points",))
 
 
-def test_an_array_of_another_type_than_the_first_is_damage_in_a_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", [np.zeros((40, 50), np.int32), np.zeros((40, 50, 1), np.float32)], ids=["type", "axis"])
+def test_an_array_of_another_type_than_the_first_is_refused_in_a_batch(odd: np.ndarray, tmp_path: Path) -> None:
     source = write_source(tmp_path / "raw")
-    np.save(source / "depth" / "5.npy", np.zeros((40, 50), np.int32))
+    np.save(source / "depth" / "5.npy", odd)
     options = replace(OPTIONS, companions=(Companion("depth", "depth/{stem}.npy"),))
     keep = SourceOptions(tmp_path / "table.csv")
     (tmp_path / "table.csv").write_text("path\n" + "".join(f"image/{i}.png\n" for i in range(SAMPLES)))
     build_dataset(source, tmp_path / "out", options, SERIAL, keep)
     data = LMDBDataset(tmp_path / "out", decode="tensor", crop=CenterCrop(8), target=None)
-    said = r"the depth of sample 5 .* it is int32 of shape \(32, 40\), but the index and the first record say float32"
-    with pytest.raises(DatasetError, match=said):
-        list(Loader(data, SAMPLES, num_workers=0))
-    ((images, depth),) = Loader(data, SAMPLES, num_workers=0, on_error="skip")
-    assert len(images) == len(depth) == SAMPLES - 1
-    assert LMDBDataset(tmp_path / "out", decode="numpy", target=None)[5][1].dtype == np.int32
+    said = r"the arrays of 'depth' in .* differ in shape or type \(float32 \(32, 40\) and .*\) and cannot be stacked"
+    for workers in (0, 1):  # not skipped either, since it is not damaged
+        with pytest.raises(OptionError, match=said):
+            list(Loader(data, SAMPLES, num_workers=workers, on_error="skip"))
+    assert LMDBDataset(tmp_path / "out", decode="numpy", target=None)[5][1].dtype == odd.dtype
     whole = LMDBDataset(tmp_path / "out", decode="tensor", target=None)
     ((_, depths),) = make_loader(whole, SAMPLES, num_workers=0)
-    assert [depth.dtype for depth in depths] == [torch.float32] * 5 + [torch.int32] + [torch.float32] * (SAMPLES - 6)
+    kinds = [torch.float32] * 5 + [torch.from_numpy(odd).dtype] + [torch.float32] * 2
+    assert [depth.dtype for depth in depths] == kinds
 
 
 def test_tv_tensors_are_masks_if_arrays_have_the_shape_of_their_image(stored: Path) -> None:

@@ -334,11 +334,16 @@ def test_indices_and_a_transform_may_change_together(load: Any, dataset: Path) -
     assert torch.allclose(images, expected, atol=WITHIN) and labels.tolist() == data.targets[[50, 1]].tolist()
 
 
-def test_a_transform_assigned_to_a_loaders_dataset_stays_when_the_samples_change(dataset: Path) -> None:
-    part = Subset(LMDBDataset(dataset, crop=Crop(24)), [5, 3])
-    loader = Loader(part, 2, num_workers=0)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("load", [Loader, make_loader])
+def test_a_transform_assigned_to_a_loaders_dataset_stays_when_the_samples_change(
+    load: Any, workers: int, dataset: Path
+) -> None:
+    part = Subset(LMDBDataset(dataset, crop=Crop(24), decode="tensor"), [5, 3])
+    loader = load(part, 2, num_workers=workers)
+    assert next(iter(loader))[1].tolist() == loader.dataset.targets.tolist()
     loader.dataset.target_transform = str
-    for indices in ([50, 1], [7, 9]):
+    for indices in ([5, 3], [50, 1], [7, 9]):
         part.indices = indices
         assert [*next(iter(loader))[1]] == [str(loader.dataset.targets[at]) for at in range(2)]
 

@@ -55,6 +55,24 @@ def build(tmp_path: Path) -> Build:
     return build
 
 
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (deep_image(0), {"depth": 16}),
+        (deep_image(0)[:, :, 0], {"depth": 16, "color": "gray"}),
+        (cutout(0), {"color": "rgba"}),
+        (smooth_image(48, 60, 0), {"color": "gray"}),
+        (smooth_image(48, 60, 0), {}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_shared_memory_is_computed_from_the_bytes_of_a_pixel(
+    image: np.ndarray, options: dict[str, Any], build: Build
+) -> None:
+    data = LMDBDataset(build([image] * 2, format="png", **options), decode="numpy")
+    assert data.dev_shm_bytes(1) == data[0].nbytes + 8
+
+
 @pytest.mark.parametrize("format", ["png", "raw"])
 @pytest.mark.parametrize("color", ["rgb", "keep"])
 def test_16_bits_are_returned_exactly(build: Build, format: Format, color: Color) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import sys
 from collections.abc import Callable
@@ -103,6 +104,17 @@ def test_keypoints_move_with_their_object_and_swap_when_mirrored(painted: Path) 
     assert not torch.equal(sides[0.0][0], sides[1.0][0])
 
 
+@pytest.mark.parametrize("pairs", [zip([0], [1], strict=True), np.array([[0, 1], [1, 0]])], ids=["iterator", "array"])
+def test_copies_swap_the_same_pairs(pairs: Any, painted: Path) -> None:
+    def left_and_right(data: LMDBDataset) -> list[list[float]]:
+        return [points[:, :, 0].tolist() for _, points in data]
+
+    how: Any = {"target": "points", "crop": Resize(SIDE), "flip": 1.0}
+    data = LMDBDataset(painted, flip_pairs=pairs, **how)
+    expected = left_and_right(LMDBDataset(painted, flip_pairs=[(0, 1)], **how))
+    assert left_and_right(data) == left_and_right(copy.copy(data)) == expected
+
+
 def test_without_pairs_a_keypoint_keeps_its_index(painted: Path) -> None:
     data = LMDBDataset(painted, target=TARGET, decode="tensor", crop=Resize(SIDE), flip=1.0)
     for _, (boxes, _, _, points) in data:
@@ -167,6 +179,7 @@ def test_a_crop_of_background_has_empty_boxes(painted: Path) -> None:
             {"target": "points", "flip_pairs": ["ab"]},
             r"flip_pairs: expected pairs of keypoint numbers, .* got \['ab'\]",
         ),
+        ({"target": "points", "flip_pairs": [(0, 1), (1, 1)]}, "flip_pairs: expected each point in one pair"),
         ({"target": "bbox", "crop": [CenterCrop(8), CenterCrop(9)]}, "crop: boxes and keypoints move with one crop"),
     ],
 )

@@ -73,7 +73,8 @@ def test_metrics_of_two_processes_have_every_sample_once_and_the_last_step_is_ta
         assert len(set(found[name]["gathered"])) == len(found[name]["gathered"]) == 48, name
         assert found[name]["steps"] == 2, name
     assert found["refused"].startswith('last: "keep" gives the ranks batches of different sizes')
-    assert sorted(found["even"]["gathered"]) == [*range(50)]
+    for name in ("even", "sampler"):
+        assert sorted(found[name]["gathered"]) == [*range(50)], name
 
 
 def test_the_rest_of_an_epoch_is_stepped_even_after_one_left_early(dataset: Path) -> None:

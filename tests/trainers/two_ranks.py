@@ -156,6 +156,8 @@ def metrics(data: LMDBDataset) -> dict[str, Any]:
     except OptionError as error:
         found["refused"] = str(error)
     found["even"] = epoch(Loader(some.subset(range(50)), 4, num_workers=0, last="keep"))
+    sampler = torch.utils.data.DistributedSampler(range(50), shuffle=False)  # type: ignore[arg-type]
+    found["sampler"] = epoch(Loader(some.subset(range(50)), 4, num_workers=0, sampler=sampler))
     accelerator.end_training()
     return found
 
