@@ -40,13 +40,27 @@ class CodecFingerprint(NamedTuple):
 def codec_fingerprint(options: BuildOptions, suffixes: Sequence[str] = ()) -> CodecFingerprint:
     """Return the fingerprint of codecs, LMDB, Arrow and the assignment of samples to shards; takes about 50 ms, once
     per process. It includes the versions of the plug-ins that read files with these `suffixes`."""
+    return _fingerprint(options, plugins.versions(suffixes))
+
+
+def same_codecs(options: BuildOptions, then: CodecFingerprint, now: CodecFingerprint) -> bool:
+    """Return True if two builds with `options` make the same record of any file that both have. They may have files of
+    other formats, and so need other plug-ins, but the plug-ins that both need must have the same versions."""
+    names = [plugin.distribution for plugin in plugins.PLUGINS.values()]
+    theirs, ours = ({name: each.versions[name] for name in names if name in each.versions} for each in (then, now))
+    known = then.digest == _fingerprint(options, theirs).digest and now.digest == _fingerprint(options, ours).digest
+    return known and theirs | ours == ours | theirs
+
+
+def _fingerprint(options: BuildOptions, found: dict[str, str]) -> CodecFingerprint:
+    """Return the fingerprint for these versions of plug-ins."""
     tried = hashlib.sha256(f"{codecs_digest(options.image)} {container_digest(options.layout)}".encode())
     for companion in options.companions:
         tried.update(codecs_digest(companion.image_options(options.image)).encode())
     for shard in assign_shards(97, 5):
         tried.update(shard.astype("<i8").tobytes())
     digest, versions = tried.hexdigest(), codec_versions()
-    if found := plugins.versions(suffixes):
+    if found:
         digest = hashlib.sha256(f"{digest} {found}".encode()).hexdigest()
     return CodecFingerprint(digest, versions | found)
 

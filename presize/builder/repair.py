@@ -77,7 +77,7 @@ def repair_dataset(
 
     Raises:
         SourceError: `source` is missing, or its containers cannot be listed.
-        DatasetError: `out` does not hold a dataset of shards.
+        DatasetError: `out` does not hold a dataset of shards, or holds those of several builds.
         BuildError: a build is writing to `out`, `out` cannot be written, or a container changes during the repair.
     """
     source, out = expanded(source), Path(os.path.abspath(expanded(out)))
@@ -91,6 +91,9 @@ def repair_dataset(
     ):
         abandoned = output.recover()
         output = _output_dir(out, source)  # a build may have published meanwhile
+        if not set(here := _datasets_in(out)).issubset(output.roots):  # nobody would check the others
+            each = ", ".join(folder.name for folder in here)
+            raise DatasetError(f"{out} holds datasets of several builds ({each}); repair each, such as {here[0]}")
         manifests = [read_manifest(root) for root in output.roots]
         roots, identity = list(zip(output.roots, manifests, strict=True)), manifests[0].identity
         shards = [(root, file) for root, manifest in roots for file in manifest.every_shard]
@@ -151,10 +154,15 @@ def _scanned(
     return Source(url or Path(source), pa.table({}), None)
 
 
+def _datasets_in(out: Path) -> list[Path]:
+    """Return `out` if it is a dataset, else the datasets in it."""
+    folders = [out] if (out / MANIFEST).exists() else [out / name for name in sorted(names_in(out))]
+    return [folder for folder in folders if (folder / MANIFEST).exists()]
+
+
 def _output_dir(out: Path, source: str | os.PathLike[str]) -> OutputDir:
     """Return the folders of the dataset in `out`, of all sizes that exist. Raises DatasetError if there is none."""
-    folders = [out] if (out / MANIFEST).exists() else [out / name for name in sorted(names_in(out))]
-    here = [folder for folder in folders if (folder / MANIFEST).exists()]
+    here = _datasets_in(out)
     if not here and os.path.exists(os.path.join(source, MANIFEST)):
         raise DatasetError(f"{out} is not a presize dataset, but {source} is one; did you swap SRC and OUT?")
     first = read_manifest(here[0] if here else out)  # its error says what is there instead of a dataset

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from presize.builder.fingerprint import CodecFingerprint, same_codecs
 from presize.builder.output_dir import BuildJournal, OutputDir
 from presize.builder.plan import Plan, differences, source_identity
 from presize.errors import BuildError, DatasetError, warn
@@ -316,6 +317,10 @@ def _unseen(rejects: Rejects) -> Rejects:
 def differences_from(existing: BuildJournal | Manifest, plan: Plan, apart_from: Sequence[str] = ()) -> list[str]:
     """Describe how `plan` differs from an existing build or dataset. Ignores the names in `apart_from`."""
     same = dict.fromkeys(apart_from)
+    then = CodecFingerprint(existing.identity["codecs"], existing.versions)
+    now = CodecFingerprint(plan.identity["codecs"], plan.versions)
+    if then.digest != now.digest and same_codecs(plan.options, then, now):
+        same["codecs"] = None
     return differences(existing.identity | same, plan.identity | same, (existing.versions, plan.versions))
 
 

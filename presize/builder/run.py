@@ -232,9 +232,9 @@ def build_planned(
 
 
 def check_listed(plan: Plan, run: RunOptions) -> None:
-    """Raise ImageError if listing rejected a file and ``run.on_error`` is "fail"."""
-    if plan.source.rejects and run.on_error == "fail":
-        first = plan.source.rejects[0]
+    """Raise ImageError if listing rejected an image and ``run.on_error`` is "fail"."""
+    if run.on_error == "fail" and (rejects := plan.source.rejects.of_images):
+        first = rejects[0]
         raise ImageError(f"{first.path}: {first.reason}")
 
 

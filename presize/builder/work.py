@@ -133,7 +133,7 @@ class BuildWork:
 
     def carry_out(self, executor: Executor, on_shard: Callable[[ShardDone], None] = lambda _: None) -> None:
         """Run the waiting tasks. Raises TooManyRejectsError or ImageError if more images are rejected than allowed."""
-        rejected = len(self.plan.source.rejects)
+        rejected = len(self.plan.source.rejects.of_images)
         try:
             with closing(self._dones(executor)) as dones:  # otherwise workers would outlive an error
                 for done in dones:
@@ -159,7 +159,7 @@ class BuildWork:
 
     def _a_reject(self, number: int | None) -> str:
         """Return the part of a message that names a reject of the source, or of shard `number`."""
-        found = [(each.path, each.reason) for each in islice(self.plan.source.rejects, 1)]
+        found = [(each.path, each.reason) for each in islice(self.plan.source.rejects.of_images, 1)]
         for task in [] if found else self.tasks:
             if task.number == number and (table := ShardTable.read(task.sidecar, task.number, task.digest)) is not None:
                 paths = self.plan.source.table.column("path")

@@ -64,8 +64,10 @@ class Source:
     @property
     def fields(self) -> list[str]:
         """The columns of the table that the index stores unchanged, such as labels."""
-        own = {*INDEX_COLUMNS, *(PLACE_COLUMNS if self.containers else ())}
-        return [name for name in self.table.column_names if name not in own and not name.startswith(OFFSET_OF)]
+        names = [name for name in self.table.column_names if name not in INDEX_COLUMNS]
+        if not self.containers:
+            return names
+        return [name for name in names if name not in PLACE_COLUMNS and not name.startswith(OFFSET_OF)]
 
     @property
     def groups(self) -> Groups | None:
@@ -111,9 +113,11 @@ def warn_left_out(root: str, noun: str, refused: Sequence[Reject]) -> None:
 
 
 def field_name(name: str) -> str:
-    """Return the column name of a field: its name, followed by an underscore if that name is taken."""
-    is_taken = name in INDEX_COLUMNS or name in PLACE_COLUMNS or name.startswith(OFFSET_OF)
-    return f"{name}_" if is_taken else name
+    """Return the column name of a field: its name, followed by an underscore if that name is taken; ``offset_x`` for
+    ``offset:x``."""
+    if name.startswith(OFFSET_OF):
+        return name.replace(":", "_", 1)
+    return f"{name}_" if name in INDEX_COLUMNS or name in PLACE_COLUMNS else name
 
 
 def is_inside(path: str, root: str) -> bool:

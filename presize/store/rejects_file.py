@@ -88,6 +88,11 @@ class Rejects:
         return int(self.is_skipped.true_count)
 
     @property
+    def of_images(self) -> Rejects:
+        """The files that are images by content or name: all but the skipped ones."""
+        return Rejects(self.columns.filter(pc.invert(self.is_skipped)))
+
+    @property
     def unreadable(self) -> Rejects:
         return Rejects(self.columns.filter(self._have(UNREADABLE)))
 

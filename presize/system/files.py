@@ -213,13 +213,13 @@ def check_file(path: str | os.PathLike[str], nbytes: int) -> os.stat_result:
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """Yield a new folder, removed when the block ends. First removes the folders with `prefix` that killed processes of
-    this user left: nobody holds a lock (flock) on them."""
+    this user left: nobody holds a lock (flock) on them. Their names end in .tmp; others may begin with `prefix`."""
     place = Path(tempfile.gettempdir())
     for name in names_in(place):
-        if name.startswith(prefix):
+        if re.fullmatch(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.tmp", name):
             _remove_if_left(place / name)
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folder = Path(tempfile.mkdtemp(".tmp", prefix))
         with suppress(FileNotFoundError):  # another process removed it as a leftover
             held = _open_folder(folder)
             with suppress(OSError):  # the file system has no locks: no other process will remove it

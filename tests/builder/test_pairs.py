@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -24,7 +25,17 @@ from presize.builder.reuse import Changes
 from presize.codecs import resize
 from presize.codecs.arrays import decode_array
 from presize.errors import BuildError, ImageError, OptionError, PresizeWarning, SourceError
-from presize.options import KEEP, BuildOptions, Companion, Fit, ImageOptions, RunOptions, Size, SourceOptions
+from presize.options import (
+    KEEP,
+    BuildOptions,
+    Companion,
+    ErrorBudget,
+    Fit,
+    ImageOptions,
+    RunOptions,
+    Size,
+    SourceOptions,
+)
 from presize.store.dataset import Dataset
 from presize.store.export import export_dataset
 from presize.store.manifest import read_manifest
@@ -177,6 +188,16 @@ def test_only_a_sample_without_its_mask_is_rejected(
     if "exist" in reason:
         with pytest.raises(ImageError, match=r"images/05\.jpg: companion mask does not exist"):
             build("strict", run=replace(SERIAL, on_error="fail"))
+
+
+@pytest.mark.parametrize("strict", [{"on_error": "fail"}, {"max_errors": ErrorBudget(0)}], ids=["fail", "--max-errors"])
+def test_a_file_that_is_not_an_image_needs_no_mask(strict: dict[str, Any], build: Builder) -> None:
+    (build.source / "images" / "notes.txt").write_text("not named like an image")
+    result = build(run=replace(SERIAL, **strict))
+    assert (result.stored, result.skipped, result.rejected) == (12, 1, 0)
+    (build.source / "masks" / "05.png").unlink()
+    with pytest.raises((ImageError, BuildError), match=r"images/05\.jpg: companion mask does not exist"):
+        build("strict", run=replace(SERIAL, **strict))
 
 
 @pytest.mark.slow

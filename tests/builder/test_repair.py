@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builds import REPORTED, UPDATE, Builder, Stopped, stop
+from builds import REPORTED, SERIAL, UPDATE, Builder, Stopped, stop
 from commands import Ran
 from pictures import smooth_image
-from presize import BuildOptions, ImageOptions, Repair, Size, repair_dataset
+from presize import BuildOptions, DeriveOptions, ImageOptions, Repair, Size, derive_dataset, repair_dataset
 from presize.builder.output_dir import OutputDir
 from presize.errors import BuildError, DatasetError, SourceError
 from presize.options import Companion
@@ -194,6 +194,13 @@ def with_a_folder_in_the_way(build: Builder) -> None:
     (build.out / "shards" / "00001.lmdb").mkdir()
 
 
+def with_a_dataset_of_another_build(build: Builder) -> None:
+    shutil.rmtree(build.out)
+    build(options=TWO_SIZES)
+    derive_dataset([build.out / "16"], build.out / "10", DeriveOptions(size=Size(10, 10)), SERIAL)
+    shutil.rmtree(build.out / "16" / "shards")
+
+
 REFUSED: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
     "a folder": (
         lambda build: build(options=replace(OPTIONS, layout="folder"), run=replace(REPORTED, overwrite=True)),
@@ -211,6 +218,11 @@ REFUSED: dict[str, tuple[Callable[[Builder], object], type[Exception], str]] = {
         with_a_path_out_of_the_source,
         DatasetError,
         r"the index of .* is damaged: a path leads out of the source",
+    ),
+    "a dataset of another build": (
+        with_a_dataset_of_another_build,
+        DatasetError,
+        r"out holds datasets of several builds \(10, 12, 16\); repair each, such as .*/10$",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import runpy
@@ -568,6 +569,30 @@ def test_an_upgrade_stops_an_update_if_it_changes_bytes(build: Builder, monkeypa
             build(run=UPDATE)
     build(run=UPDATE)
     assert build.manifest().versions["simplejpeg"] == "99"
+    assert_like_new(build)
+
+
+def test_a_file_that_needs_a_plug_in_may_be_added_and_removed(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    version_of = importlib.metadata.version
+
+    def install(heif: str) -> None:
+        versions = {"pillow-heif": heif}
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or version_of(name))
+
+    install("1.0")
+    build()
+    (phone := build.source / "cats" / "phone.heic").write_bytes(BROKEN_PNG)
+    with pytest.raises(BuildError, match=r"\(the source has changed \(17 files then, 18 now\)\); use --update"):
+        build()
+    assert build(run=UPDATE).changes == Changes(16, 0, 1, 0)
+    assert build.manifest().versions["pillow-heif"] == "1.0"
+    assert_like_new(build)
+    install("2.0")
+    with pytest.raises(BuildError, match=r"used pillow-heif 1\.0, this machine has pillow-heif 2\.0, which gives diff"):
+        build(run=UPDATE)
+    phone.unlink()
+    assert build(run=UPDATE).changes.built == 0
+    assert "pillow-heif" not in build.manifest().versions
     assert_like_new(build)
 
 

@@ -13,10 +13,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builds import put
 from effort import examples
 from foreign import write_tar
 from listings import labels, make, paths, rejected
@@ -281,3 +284,12 @@ def test_any_name_in_a_table_is_a_sample_or_a_one_line_error(name: str, photos: 
         assert str(error).isprintable()
     else:
         assert paths(source) == [name]
+
+
+def test_columns_named_like_those_of_places_are_kept(tmp_path: Path) -> None:
+    put(tmp_path / "raw" / "a.png", 1)
+    (tmp_path / "table.csv").write_text("path,offset:x,run\na.png,3,4\n")
+    assert scan(tmp_path / "raw", SourceOptions(labels=tmp_path / "table.csv")).fields == ["offset:x", "run"]
+    image = (tmp_path / "raw" / "a.png").read_bytes()
+    pyarrow.parquet.write_table(pa.table({"image": [image], "offset:x": [3], "run": [4]}), tmp_path / "a.parquet")
+    assert scan(tmp_path / "a.parquet").fields == ["offset_x", "run_"]

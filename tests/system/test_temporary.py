@@ -39,8 +39,10 @@ def test_folders_of_killed_owners_are_removed_and_those_of_others_stay(place: Pa
     (left,) = place.iterdir()
     (place / "presize-test-file").touch()
     (place / "presize-test-link").symlink_to(Path(__file__).parent)
-    (place / "other").mkdir()
+    names = {"other", "presize-test-imagenet", f"presize-test-{os.getuid()}-{os.getpid()}"}
+    for name in names:
+        (place / name).mkdir()
     with temporary_folder("presize-test-") as mine, temporary_folder("presize-test-") as another:
         assert mine.is_dir() and another.is_dir() and not left.exists()
-    assert {path.name for path in place.iterdir()} == {"presize-test-file", "presize-test-link", "other"}
+    assert {path.name for path in place.iterdir()} == {"presize-test-file", "presize-test-link", *names}
     assert Path(__file__).exists()
