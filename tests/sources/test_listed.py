@@ -465,6 +465,9 @@ LMDBS = [
        labels=[1, 0], classes=("0", "1")),
     of("an empty class is not a class", labelled(b"cat", b"", b"dog"), NUMBERED, labels=[0, 1], classes=("cat", "dog"),
        rejected={"data.mdb/image-000000002": "it has no label"}),
+    *(of(f"the label {empty!r} among numbers is none", labelled(b"7", empty, b"10"), NUMBERED, labels=[7, 10],
+         classes=None, rejected={"data.mdb/image-000000002": "it has no label"})
+      for empty in (b"", b" \n")),
     of("labels in a column are texts", labelled(b"7", b"007"), {**NUMBERED, "label_keys": "digits=label-{:09d}"},
        digits=["7", "007"]),
     of("BasicSR's meta info lists the images", basicsr, {"keys": "basicsr"},
