@@ -75,7 +75,7 @@ def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
     """Return all files below a folder. Unreadable folders become rejects. Raises SourceError if the disk fails."""
     tree = FileTree(resolve(root))
-    waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
+    waiting: list[Folder] = [("", (identity(os.stat(tree.root)),))]
     while waiting:
         above, chain = waiting.pop()
         try:
@@ -87,12 +87,12 @@ def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
                         continue
                     path = f"{above}/{entry.name}" if above else entry.name
                     try:
-                        status = _look_at(entry, chain, tree.root, follow_links)
+                        status = look_at(entry, chain, tree.root, follow_links)
                     except RefusedFile as reason:
                         tree.reject(as_utf8(path), str(reason), reason.error, reason.is_folder)
                         continue
                     if stat.S_ISDIR(status.st_mode):
-                        waiting.append((path, (*chain, _identity(status))))
+                        waiting.append((path, (*chain, identity(status))))
                     else:
                         tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
         except OSError as error:
@@ -122,7 +122,7 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
     return _unseen(error, is_folder=True)
 
 
-def _look_at(
+def look_at(
     entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
 ) -> os.stat_result:
     """Return the status of a file or folder. Raises RefusedFile for unusable ones, OSError if a folder's disk fails."""
@@ -142,12 +142,12 @@ def _look_at(
         raise RefusedFile(LINK_OUT, is_folder=is_folder)
     if is_folder and len(chain) > MAX_FOLDERS:
         raise RefusedFile(f"it is nested more than {MAX_FOLDERS} folders deep", is_folder=True)
-    if is_folder and _identity(status) in chain:
+    if is_folder and identity(status) in chain:
         raise RefusedFile("a link to a folder that contains it")
     return status
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 

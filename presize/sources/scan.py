@@ -50,7 +50,7 @@ def scan(
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given, images = Url.of(root), dict(types), ""
-    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
+    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None, follow_links)
     kind = containers.kind.plural if containers else "buckets" if url else "folders"
     if samples.table is not None:
         kind = "label tables of buckets" if url else "label tables"

@@ -132,6 +132,7 @@ LINKS_OUT = [
 ]
 LEFT_OUT = "1 folder left out with everything inside; the first: '.*--follow-links"
 FOLLOWED = {"follow_links": True}
+FAR_TAR = in_tar(("2.png", b"x"), name="far/b.tar")
 LINKED = [
     *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
          rejected=rejected, classes=tuple(sorted({path.partition("/")[0] for path in paths})))
@@ -150,6 +151,22 @@ LINKED = [
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that links outside", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
        labels=[0, 1]),
+    of("a broken link to a container", several(in_tar(("1.png", b"")), files("b.tar -> nowhere")),
+       said="1 file left out with everything inside; the first: 'b.tar': it cannot be read: No such file",
+       paths=["1.png"], rejected={"b.tar": "it cannot be read: No such file or directory"}),
+    of("a folder of containers outside", several(in_tar(("1.png", b"")), FAR_TAR, files("b -> ../far")),
+       said=LEFT_OUT, paths=["1.png"], rejected={"b": OUT}),
+    of("a folder of containers outside, followed", several(in_tar(("1.png", b"")), FAR_TAR, files("b -> ../far")),
+       FOLLOWED, paths=["1.png", "2.png"], values=[b"", b"x"]),
+    of("nothing but a folder of containers outside, followed", several(FAR_TAR, files("b -> ../far")),
+       FOLLOWED, paths=["2.png"], values=[b"x"]),
+    of("a folder of containers inside is read once", several(in_tar(("1.png", b"")), files("b -> .", "c -> ../raw")),
+       paths=["1.png"]),
+    of("containers in a hidden folder that a link shows",
+       several(in_tar(("1.png", b""), name="raw/.data/a.tar"), files("b -> .data")), paths=["1.png"]),
+    of("class folders outside, next to a tar",
+       several(in_tar(("1.png", b"")), files("../far/2.jpg", "b -> ../far")), FOLLOWED, paths=["b/2.jpg"],
+       containers=()),
 ]  # fmt: skip
 
 CATS = ("cats/0.jpg", "cats/1.jpg", "dogs/0.jpg", "dogs/1.jpg")
