@@ -545,6 +545,12 @@ PARQUET = [
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
        {"keys": "mask"}, said=r"left out: photo \(2 samples\), frames \(2 samples\)$", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
+    of("numbers of 64 bits with and without a sign",
+       several(in_parquet("a", image=PICTURES[:1], hash=[-1]),
+               in_parquet("b", image=PICTURES[1:2], hash=pa.array([2**63], pa.uint64()))),
+       said=r"left out: hash \(2 samples\)$", listed=[{"path": "a/00000000"}, {"path": "b/00000000"}]),
+    of("a column of the name that another one gets", in_parquet(image=PICTURES[:1], width=[3], width_=[4]),
+       listed=[{"path": "a/00000000", "width__": 3, "width_": 4}]),
     *(of(f"a column of paths names the rows, of type {kind}",
          in_parquet(image=PICTURES[:2], path=pa.array(["a.png", "b/c.png"], kind)), values=PICTURES[:2],
          listed=[{"path": "a.png"}, {"path": "b/c.png"}])
