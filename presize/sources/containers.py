@@ -32,7 +32,7 @@ from presize.sources.contents import (
     rejected,
     warn_left_out,
 )
-from presize.sources.folder import RefusedFile, identity, indexed_ns, is_of_the_disk, look_at, refused_folder
+from presize.sources.folder import RefusedFile, identity, indexed_ns, is_hidden, is_of_the_disk, look_at, refused_folder
 from presize.sources.labels import check_classes, class_labels, of_containers
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
@@ -189,7 +189,7 @@ def _containers(root: str, among_images: bool, follow_links: bool, unseen: list[
             visited.add(this)
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if is_hidden(entry.name):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)

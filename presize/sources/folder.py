@@ -82,7 +82,7 @@ def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
             with os.scandir(os.path.join(tree.root, above)) as entries:
                 number = tree.folder(above)
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if is_hidden(entry.name):
                         tree.hidden += 1
                         continue
                     path = f"{above}/{entry.name}" if above else entry.name
@@ -145,6 +145,11 @@ def look_at(
     if is_folder and identity(status) in chain:
         raise RefusedFile("a link to a folder that contains it")
     return status
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a name begins with a dot, or is that of the folder that macOS adds to zip files."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
@@ -212,11 +217,12 @@ def walk_bucket(url: Url) -> FileTree:
     tree = FileTree(url)
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
-        dot = f"/{path}".find("/.")
+        names = path.split("/")
+        depth = next((depth for depth, name in enumerate(names, 1) if is_hidden(name)), None)
         if not _is_path(path):
             tree.reject(path, _NO_PATH)
-        elif dot >= 0:
-            hidden.add(path[:dot] + path[dot:].partition("/")[0])
+        elif depth is not None:
+            hidden.add("/".join(names[:depth]))
         else:
             tree.add(tree.folder(path.rpartition("/")[0]), path, nbytes, mtime_ns)
     tree.hidden = len(hidden)
