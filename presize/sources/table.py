@@ -62,7 +62,8 @@ _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES)
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
 _WORD_LABEL = r"(?s)^(?P<path>[^\s,;]+)[ ,;]\s*(?P<label>.+)$"
 """For a path without an image suffix, if it refers to a file."""
-_NUMBER = r"^[0-9]+\s+"
+_NUMBER = r"^(?P<number>[0-9]+)\s+"
+"""The number of a line, in front of its path. A number that two lines have may be a label."""
 _SEVERAL = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$|\t"
 """Several numbers, or values separated by tabs, are columns and not a label."""
 _NO_COMMENT = rf"(?i)^(?:[^#]|#\S*{_SUFFIX})"
@@ -330,7 +331,8 @@ def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
     """Yield readings of a list: its lines, also without a count above or numbers in front, each with the regular
     expression that splits off the labels."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
-        numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
+        numbers = pc.struct_field(pc.extract_regex(some, _NUMBER), "number")
+        numbered = pc.count_distinct(numbers, mode="all").as_py() == len(some) and numbers.null_count == 0
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
             yield each, _LABEL
             yield each, _WORD_LABEL

@@ -180,6 +180,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((listing(path), LABELS, f"labels 't.csv': 2 of its 3 paths cannot be used, the first: ... {said}", reason)
       for path, said, reason in NO_PATH),
     (table("0\n", *CATS, name="t.txt"), {"labels": "t.txt"}, "the first: '0' does not exist", "a count of no lines"),
+    (table("0 cats/0.jpg\n0 dogs/0.jpg\n", *CATS, name="t.txt"), {"labels": "t.txt"},
+     "the first: '0 cats/0.jpg' does not exist; there is 'cats/0.jpg'", "labels in front of paths"),
     (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
      "the first: '1' does not exist (source ... ); no column is called path, so 'id' was used", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},
