@@ -476,7 +476,7 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
         if is_utf8(prefix):
             inside = pc.starts_with(paths, prefix)
             paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
-    return pc.replace_substring_regex(paths, r"^(?:\./+)+", "")
+    return pc.replace_substring_regex(paths, r"(?s)^(?:\./+)+(.)", r"\1")
 
 
 def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:

@@ -82,7 +82,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("{raw}2/a.jpg", "raw2/a.jpg' does not exist", "beside the source"),
     ("{raw}/../a.jpg", "'../a.jpg' leads out of the source", "below it, and out again"),
     ("{raw}", "/raw' does not exist", "the source itself"),
-    (".", "'.' ", "the source itself"),
+    *((path, f"{path!r} ", "the source itself") for path in (".", "./")),
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
     ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case matters", "case counts"),
     ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg' (source", "another suffix"),
