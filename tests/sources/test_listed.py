@@ -568,6 +568,11 @@ PARQUET = [
     of("a class list names numbers", in_parquet(image=image_column(PICTURES[:2]), label=[1, 0]),
        {"classes": ["dog", "bee"]}, labels=[1, 0], classes=("dog", "bee")),
     of("labels are not requested", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
+    of("labels in a column of another name", in_parquet(image=PICTURES[:2], labels=[1, 0]), labels=None, classes=None,
+       said=r"source '.*/a\.parquet': samples have no label, because no column is named label; if column 'labels' "
+            r"holds the labels, read it with LMDBDataset\(OUT, target='labels'\)$"),
+    of("labels of another name that are not requested", in_parquet(image=PICTURES[:2], labels=[1, 0]), UNLABELLED,
+       labels=None, classes=None),
     of("labels without a class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
        rejected={f"a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
 ]  # fmt: skip
