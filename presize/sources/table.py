@@ -503,14 +503,22 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     paths = table.column("path").combine_chunks().dictionary_encode()
     counts = np.bincount(paths.indices)
     if repeated == "list":  # one row for each path, in order of first occurrence
-        order = np.argsort(paths.indices.to_numpy(), kind="stable")
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        rows, firsts, columns = pa.array(order), pa.array(order[ends[:-1]]), {}
+        codes = paths.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        firsts = pa.array(order[np.cumsum(counts) - counts])
+        others = [name for name in table.column_names if name not in INDEX_COLUMNS]
+        # A single row without values, such as a join writes for an image without objects, makes empty lists.
+        is_listed = counts[codes] > 1
+        for name in others:
+            is_listed |= table.column(name).is_valid().to_numpy()
+        order = order[is_listed[order]]
+        ends = np.append(0, np.cumsum(np.bincount(codes[order], minlength=len(counts))))
+        columns = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
-            if name in INDEX_COLUMNS:
-                columns[name] = column.take(firsts)
+            if name in others:
+                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(pa.array(order)).combine_chunks())
             else:
-                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(rows).combine_chunks())
+                columns[name] = column.take(firsts)
         return pa.table(columns)
     many = np.flatnonzero(counts > 1)
     if len(many):
