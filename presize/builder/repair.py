@@ -22,7 +22,7 @@ from presize.builder.reuse import find_damage
 from presize.builder.shard_table import ShardTable
 from presize.builder.work import Records, find_work
 from presize.errors import DatasetError, SourceError
-from presize.options import BuildOptions, Companion, RunOptions, SourceOptions
+from presize.options import BuildOptions, RunOptions, SourceOptions
 from presize.sources.companions import companion_paths
 from presize.sources.containers import recognize
 from presize.sources.contents import Source
@@ -83,7 +83,7 @@ def repair_dataset(
     source, out = expanded(source), Path(os.path.abspath(expanded(out)))
     with working_in(out):
         output = _output_dir(out, source)  # raises before anything is written, even the lock
-    found = _scanned(source, out, samples, recorded_options(read_manifest(output.roots[0]), out).companions)
+    found = _scanned(source, out, samples, recorded_options(read_manifest(output.roots[0]), out))
     with (
         working_in(output.path),
         OutputDir.of(output.path.parent).lock() if (output.path.parent / STATE).exists() else nullcontext(),
@@ -142,13 +142,12 @@ def repair_dataset(
     return Repair(len(shards), names, tuple(problems))
 
 
-def _scanned(
-    source: str | os.PathLike[str], out: Path, samples: SourceOptions, companions: Sequence[Companion]
-) -> Source:
+def _scanned(source: str | os.PathLike[str], out: Path, samples: SourceOptions, options: BuildOptions) -> Source:
     """Return the source: with the samples of its containers, or, for a folder or URL, with an empty table."""
     url = Url.of(source)
-    if url is None and recognize(source, samples.keys is not None) is not None:
-        return scan(source, samples, follow_links=True, companions=companions)
+    follow_links = options.follow_links
+    if url is None and recognize(source, samples.keys is not None, follow_links) is not None:
+        return scan(source, samples, follow_links, companions=options.companions)
     if url is None and not os.path.isdir(source):
         raise SourceError(f"the source {os.fspath(source)} is not a folder; give the one that {out} was built from")
     return Source(url or Path(source), pa.table({}), None)

@@ -52,7 +52,7 @@ class BuildResult:
         stored: stored images.
         rejected: files that are images by content or name but could not be stored.
         skipped: files that are not images, by content and by name.
-        hidden: files and folders whose names begin with a dot.
+        hidden: files and folders whose names begin with a dot, and folders called __MACOSX.
         outside: files outside the class folders.
         bytes: size of the stored images and their companions, all sizes together.
         shards: number of shards of each size.

@@ -117,15 +117,20 @@ def _first_wrong(rows: Sequence[Mapping[str, Any]], name: str) -> int:
 
 
 def joined(tables: Sequence[pa.Table], left_out: Counter[str] | None = None) -> pa.Table:
-    """Concatenate tables. A column with several types gets a common type, or is `left_out` if there is none."""
+    """Concatenate tables. A column with several types gets a common type, or is `left_out` if there is none, as are all
+    columns that are left out already in one of the tables."""
     columns = {}
     for name in {name: None for table in tables for name in table.column_names}:
+        some = [table.column(name) for table in tables if name in table.column_names]
+        if left_out is not None and name in left_out:
+            left_out[name] += sum(len(column) - column.null_count for column in some)
+            continue
         fields = [table.schema.field(name) for table in tables if name in table.column_names]
         try:
             kind = pa.unify_schemas([pa.schema([one]) for one in fields], promote_options="permissive").field(0).type
             chunks = [chunk for table in tables for chunk in _chunks(table, name, kind)]
             columns[name] = pa.chunked_array(chunks, kind)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OverflowError) as error:  # OverflowError: uint64 and int64
             _leave_out(name, sum(len(table) for table in tables), error, left_out)
     return pa.table(columns)
 

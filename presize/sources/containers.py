@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from presize.sources.contents import (
     rejected,
     warn_left_out,
 )
-from presize.sources.folder import indexed_ns, is_of_the_disk, refused_folder
+from presize.sources.folder import RefusedFile, identity, indexed_ns, is_hidden, is_of_the_disk, look_at, refused_folder
 from presize.sources.labels import check_classes, class_labels, of_containers
 from presize.sources.lmdb import list_lmdb
 from presize.sources.parquet import list_parquet
@@ -115,7 +116,9 @@ def check_options(kind: str, source: str | os.PathLike[str], **given: object) ->
         raise SourceError(f"{flag} is for {', '.join(kinds)}, not for {kind} (source {os.fspath(source)!r}); {fix}")
 
 
-def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Containers | None:
+def recognize(
+    source: str | os.PathLike[str], among_images: bool = False, follow_links: bool = False
+) -> Containers | None:
     """Return the containers that a source consists of, at any depth; None for a folder with an image file, unless
     `among_images`. Files in folders are recognized by name, and a single file by its first bytes, then by name."""
     name = os.fspath(source)
@@ -128,7 +131,7 @@ def recognize(source: str | os.PathLike[str], among_images: bool = False) -> Con
     _refuse_dataset(name)
     root = os.path.realpath(name)
     unseen: list[Reject] = []
-    paths = sorted(_containers(root, among_images, unseen))
+    paths = sorted(_containers(root, among_images, follow_links, unseen))
     if not paths:
         return None
     kinds = [kind for kind in KINDS if any(kind_of(path) is kind for path in paths)]
@@ -173,26 +176,43 @@ def _refuse_dataset(name: str) -> None:
                 )
 
 
-def _containers(root: str, among_images: bool, unseen: list[Reject]) -> list[str]:
-    """Return the paths of containers below a folder, or none if it finds an image. Does not follow links to folders."""
-    paths, waiting = [], [root]
-    while waiting:
-        folder = waiting.pop()
+def _containers(root: str, among_images: bool, follow_links: bool, unseen: list[Reject]) -> list[str]:
+    """Return the paths of containers below a folder, or none if it finds an image. Visits each folder once, and those
+    that only links lead to last."""
+    paths, waiting, linked, visited = [], [root], list[str](), set[tuple[int, int]]()
+    while waiting or linked:
+        linked.sort(reverse=True)
+        folder = (waiting or linked).pop()
         try:
+            if (this := identity(os.stat(folder))) in visited:
+                continue
+            visited.add(this)
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if is_hidden(entry.name):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif claims_to_be_an_image(entry.name) and not among_images:
                         return []
-                    elif kind_of(entry.name) is not None and entry.is_file():
+                    elif entry.is_symlink() and _is_folder(entry, root, follow_links, unseen):
+                        linked.append(entry.path)
+                    elif kind_of(entry.name) is not None and (entry.is_symlink() or entry.is_file()):
                         paths.append(os.path.relpath(entry.path, root))
         except OSError as error:
             refused = refused_folder(error, folder, is_root=folder == root)
             unseen.append(Reject(as_utf8(os.path.relpath(folder, root)), refused.error, str(refused)))
     return paths
+
+
+def _is_folder(link: os.DirEntry[str], root: str, follow_links: bool, unseen: list[Reject]) -> bool:
+    """Return whether a link leads to a folder to read. Folders that cannot be used are added to `unseen`."""
+    try:
+        return stat.S_ISDIR(look_at(link, (), root, follow_links).st_mode)
+    except RefusedFile as reason:
+        if reason.is_folder:
+            unseen.append(Reject(as_utf8(os.path.relpath(link.path, root)), reason.error, str(reason)))
+        return False
 
 
 def list_containers(

@@ -38,7 +38,7 @@ class Source:
         table: one row per sample, in dataset order; with PLACE_COLUMNS if there are `containers`.
         classes: the class names that ``label`` indexes; None if the labels are not classes.
         rejects: files and folders that are rejected unread: links out of the source, names that are not UTF-8, ...
-        hidden, outside: the number of names that begin with a dot, and of files outside the class folders.
+        hidden, outside: the number of hidden files and folders, and of files outside the class folders.
         by_folder: whether classes are the first folders of paths.
         has_table: whether a label table lists the samples.
         has_list: whether the class list was given or comes from a container; otherwise it has the names of all labels.

@@ -75,24 +75,24 @@ def _unseen(error: OSError, is_folder: bool = False) -> RefusedFile:
 def walk_folder(root: str | os.PathLike[str], follow_links: bool) -> FileTree:
     """Return all files below a folder. Unreadable folders become rejects. Raises SourceError if the disk fails."""
     tree = FileTree(resolve(root))
-    waiting: list[Folder] = [("", (_identity(os.stat(tree.root)),))]
+    waiting: list[Folder] = [("", (identity(os.stat(tree.root)),))]
     while waiting:
         above, chain = waiting.pop()
         try:
             with os.scandir(os.path.join(tree.root, above)) as entries:
                 number = tree.folder(above)
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if is_hidden(entry.name):
                         tree.hidden += 1
                         continue
                     path = f"{above}/{entry.name}" if above else entry.name
                     try:
-                        status = _look_at(entry, chain, tree.root, follow_links)
+                        status = look_at(entry, chain, tree.root, follow_links)
                     except RefusedFile as reason:
                         tree.reject(as_utf8(path), str(reason), reason.error, reason.is_folder)
                         continue
                     if stat.S_ISDIR(status.st_mode):
-                        waiting.append((path, (*chain, _identity(status))))
+                        waiting.append((path, (*chain, identity(status))))
                     else:
                         tree.add(number, path, status.st_size, indexed_ns(status.st_mtime_ns))
         except OSError as error:
@@ -122,7 +122,7 @@ def refused_folder(error: OSError, folder: str, is_root: bool) -> RefusedFile:
     return _unseen(error, is_folder=True)
 
 
-def _look_at(
+def look_at(
     entry: os.DirEntry[str], chain: tuple[tuple[int, int], ...], root: str, follow_links: bool
 ) -> os.stat_result:
     """Return the status of a file or folder. Raises RefusedFile for unusable ones, OSError if a folder's disk fails."""
@@ -142,12 +142,17 @@ def _look_at(
         raise RefusedFile(LINK_OUT, is_folder=is_folder)
     if is_folder and len(chain) > MAX_FOLDERS:
         raise RefusedFile(f"it is nested more than {MAX_FOLDERS} folders deep", is_folder=True)
-    if is_folder and _identity(status) in chain:
+    if is_folder and identity(status) in chain:
         raise RefusedFile("a link to a folder that contains it")
     return status
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def is_hidden(name: str) -> bool:
+    """Return whether a name begins with a dot, or is that of the folder that macOS adds to zip files."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -212,11 +217,12 @@ def walk_bucket(url: Url) -> FileTree:
     tree = FileTree(url)
     hidden: set[str] = set()
     for path, nbytes, mtime_ns in _without_markers(_listed(url)):
-        dot = f"/{path}".find("/.")
+        names = path.split("/")
+        depth = next((depth for depth, name in enumerate(names, 1) if is_hidden(name)), None)
         if not _is_path(path):
             tree.reject(path, _NO_PATH)
-        elif dot >= 0:
-            hidden.add(path[:dot] + path[dot:].partition("/")[0])
+        elif depth is not None:
+            hidden.add("/".join(names[:depth]))
         else:
             tree.add(tree.folder(path.rpartition("/")[0]), path, nbytes, mtime_ns)
     tree.hidden = len(hidden)

@@ -179,6 +179,8 @@ def _numbered(
     has_label = np.append(label_numbers, -1)[nearest] == numbers
     texts = np.full(len(rows), None, object)
     texts[has_label] = _label_texts(values, label_rows[nearest[has_label]], column)
+    if column == "label":  # an empty one is no name, which would make all numbers names
+        texts[[isinstance(text, str) and not text.strip() for text in texts]] = None
     is_good = np.array([isinstance(text, str) for text in texts], np.bool_)
     keys = [as_utf8(os.fsdecode(key)) for key in values.keys.take(pa.array(rows[~is_good])).to_pylist()]
     rejects = []

@@ -51,21 +51,31 @@ def list_parquet(path: str, name: str, options: SourceOptions, _: Sequence[Compa
     number = np.repeat(np.arange(len(rows)), rows)
     row = np.arange(len(number)) - np.repeat(np.cumsum(rows) - rows, rows)
     left_out: Counter[str] = Counter(
-        {one.name: len(number) for one in schema if one.name not in others and one.name != image}
+        {field_name(one.name): len(number) for one in schema if one.name not in others and one.name != image}
     )
     if names is None and "path" in others and any(is_text(schema.field("path").type) for is_text in _TEXTS):
         names = table.column("path").combine_chunks()
         others.remove("path")
-    fields = plain_table(table.select(others), left_out)
+    fields = plain_table(table.select(others).rename_columns(_field_names(others)), left_out)
     samples = {
         "path": _paths(names, len(number), os.path.splitext(name)[0]),
         "source_nbytes": pa.array(np.repeat(np.array(sizes, np.int64), rows)),
         "offset": pa.array(number * GROUP_ROWS + row),
         "run": pa.array(number),
     }
-    columns = {field_name(one): fields.column(one) for one in fields.column_names}
-    container = Container(name, version, column=image)
-    return Contents(container, pa.table(samples | columns), _class_names(schema), left_out=left_out)
+    columns = samples | dict(zip(fields.column_names, fields.columns, strict=True))
+    return Contents(Container(name, version, column=image), pa.table(columns), _class_names(schema), left_out=left_out)
+
+
+def _field_names(names: Sequence[str]) -> list[str]:
+    """Return the columns' names as fields, with more underscores if the file has a column of that name."""
+    fields = []
+    for name in names:
+        field = field_name(name)
+        while field != name and field in names:
+            field += "_"
+        fields.append(field)
+    return fields
 
 
 def _image_column(schema: pa.Schema, asked: str | None) -> str:

@@ -50,7 +50,7 @@ def scan(
         with naming("classes"):
             samples = replace(samples, classes=check_classes(samples.classes))
     url, given, images = Url.of(root), dict(types), ""
-    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None)
+    containers = None if samples.table is not None or url else recognize(root, samples.keys is not None, follow_links)
     kind = containers.kind.plural if containers else "buckets" if url else "folders"
     if samples.table is not None:
         kind = "label tables of buckets" if url else "label tables"
@@ -114,15 +114,17 @@ _LABELS = {"label", "labels", "class", "classes", "category", "target"}
 
 
 def _warn_of_label_names(source: Source, options: SourceOptions) -> None:
-    """Warn if a label table has no column `label`, but one that is probably meant to be."""
+    """Warn if a label table or containers have no column `label`, but one that is probably meant to be."""
     schema = source.table.schema
-    if options.table is None or "label" in schema.names:
+    if "label" in schema.names or options.labels == "none" or (options.table is None and not source.containers):
         return
+    what = f"source {source.name!r}" if options.table is None else f"labels {os.fspath(options.table)!r}"
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name.lower() in _LABELS and (pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+            fix = "rename it" if options.table else f"read it with LMDBDataset(OUT, target={printable(name)!r})"
             warn(
-                f"labels {os.fspath(options.table)!r}: samples have no label, because no column is named label; if "
-                f"column {printable(name)!r} holds the labels, rename it"
+                f"{what}: samples have no label, because no column is named label; if column {printable(name)!r} holds "
+                f"the labels, {fix}"
             )
             break
 

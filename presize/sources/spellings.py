@@ -98,12 +98,13 @@ class Spellings:
         return f"; there {'is' if len(found) == 1 else 'are'} {shown}{end}"
 
     def _guesses(self, path: str) -> Iterator[str]:
-        """Yield corrections of a path: in other folders, with decoded escapes, or with another suffix."""
+        """Yield corrections of a path: in other folders, with decoded escapes, another suffix, or after a label."""
         parts = path.split("/")
         yield from ("/".join(parts[first:]) for first in range(len(parts)))
         yield plain(unquote(path))
         *above, name = parts
         yield "/".join((*above, _stem(name)))
+        yield path.partition(" ")[2].lstrip()
         folders = (name for alike, names in self._in("").items() if alike.endswith("/") for name in names)
         yield from (f"{folder}{path}" for folder in islice(folders, _FOLDERS_TRIED))
 

@@ -62,7 +62,8 @@ _SUFFIX = rf"(?:{'|'.join(re.escape(suffix) for suffix in sorted(IMAGE_SUFFIXES)
 _LABEL = rf"(?is)^(?P<path>[^\"]*{_SUFFIX}|.*{_SUFFIX})[ ,;]\s*(?P<label>.+)$"
 _WORD_LABEL = r"(?s)^(?P<path>[^\s,;]+)[ ,;]\s*(?P<label>.+)$"
 """For a path without an image suffix, if it refers to a file."""
-_NUMBER = r"^[0-9]+\s+"
+_NUMBER = r"^(?P<number>[0-9]+)\s+"
+"""The number of a line, in front of its path. A number that two lines have may be a label."""
 _SEVERAL = r"^[-+]?[0-9.]+(?:[ ,;\t]+[-+]?[0-9.]+)+$|\t"
 """Several numbers, or values separated by tabs, are columns and not a label."""
 _NO_COMMENT = rf"(?i)^(?:[^#]|#\S*{_SUFFIX})"
@@ -330,7 +331,8 @@ def _readings(lines: pa.Array) -> Iterator[tuple[pa.Array, str]]:
     """Yield readings of a list: its lines, also without a count above or numbers in front, each with the regular
     expression that splits off the labels."""
     for some in (lines, lines[1:]) if lines[0].as_py() == str(len(lines) - 1) else (lines,):
-        numbered = pc.all(pc.match_substring_regex(some, _NUMBER)).as_py()
+        numbers = pc.struct_field(pc.extract_regex(some, _NUMBER), "number")
+        numbered = pc.count_distinct(numbers, mode="all").as_py() == len(some) and numbers.null_count == 0
         for each in (some, pc.replace_substring_regex(some, _NUMBER, "")) if numbered else (some,):
             yield each, _LABEL
             yield each, _WORD_LABEL
@@ -474,7 +476,7 @@ def _relative(paths: pa.ChunkedArray, root: str | os.PathLike[str] | None) -> pa
         if is_utf8(prefix):
             inside = pc.starts_with(paths, prefix)
             paths = pc.if_else(inside, pc.utf8_slice_codeunits(paths, len(prefix)), paths)
-    return pc.replace_substring_regex(paths, r"^(?:\./+)+", "")
+    return pc.replace_substring_regex(paths, r"(?s)^(?:\./+)+(.)", r"\1")
 
 
 def _looked_up(table: pa.Table, files: SourceFiles, column: str | None) -> pa.Table:
@@ -501,14 +503,22 @@ def _without_repeats(table: pa.Table, repeated: Repeated) -> pa.Table:
     paths = table.column("path").combine_chunks().dictionary_encode()
     counts = np.bincount(paths.indices)
     if repeated == "list":  # one row for each path, in order of first occurrence
-        order = np.argsort(paths.indices.to_numpy(), kind="stable")
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        rows, firsts, columns = pa.array(order), pa.array(order[ends[:-1]]), {}
+        codes = paths.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        firsts = pa.array(order[np.cumsum(counts) - counts])
+        others = [name for name in table.column_names if name not in INDEX_COLUMNS]
+        # A single row without values, such as a join writes for an image without objects, makes empty lists.
+        is_listed = counts[codes] > 1
+        for name in others:
+            is_listed |= table.column(name).is_valid().to_numpy()
+        order = order[is_listed[order]]
+        ends = np.append(0, np.cumsum(np.bincount(codes[order], minlength=len(counts))))
+        columns = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
-            if name in INDEX_COLUMNS:
-                columns[name] = column.take(firsts)
+            if name in others:
+                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(pa.array(order)).combine_chunks())
             else:
-                columns[name] = pa.LargeListArray.from_arrays(ends, column.take(rows).combine_chunks())
+                columns[name] = column.take(firsts)
         return pa.table(columns)
     many = np.flatnonzero(counts > 1)
     if len(many):

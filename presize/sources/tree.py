@@ -30,7 +30,7 @@ class FileTree:
     def __init__(self, root: str) -> None:
         self.root = root  # or a URL
         self.hidden = 0
-        """Number of files and folders whose names begin with a dot."""
+        """Number of hidden files and folders."""
         self.rejects: list[Reject] = []
         self.refused_folders: list[Reject] = []
         """The rejects that are folders, left out with everything inside."""

@@ -45,7 +45,7 @@ def photos(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(some[0], first / name)
     make(folder, "beside.txt", f"{second.name}/notes.txt", ".git/a.jpg", ".git/b.jpg")
-    make(first, ".DS_Store", ".thumbs/deep/c.jpg")
+    make(first, ".DS_Store", ".thumbs/deep/c.jpg", "__MACOSX/d.jpg")
     return folder
 
 

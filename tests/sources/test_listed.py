@@ -60,6 +60,9 @@ FOLDERS = [
     of("hidden files and folders are counted and not entered",
        files(".DS_Store", ".git/config", ".git/objects/1", "a/._1.jpg", "a/.thumbs/1.jpg", "a/1.jpg", "a/..2"),
        paths=["a/1.jpg"], hidden=5, classes=("a",)),
+    of("the folder that macOS adds to zip files is no class",
+       files("__MACOSX/a/._1.jpg", "a/1.jpg", "b/__MACOSX/2.jpg"),
+       paths=["a/1.jpg"], hidden=2, classes=("a", "b"), labels=[0]),
     of("files beside class folders are counted", files("README", "labels.csv", "zzz", "a/1", "b/1"),
        paths=["a/1", "b/1"], labels=[0, 1], outside=3),
     of("without labels every file is listed at any depth",
@@ -132,6 +135,7 @@ LINKS_OUT = [
 ]
 LEFT_OUT = "1 folder left out with everything inside; the first: '.*--follow-links"
 FOLLOWED = {"follow_links": True}
+FAR_TAR = in_tar(("2.png", b"x"), name="far/b.tar")
 LINKED = [
     *(of(f"{reason}{', followed' * len(options)}", files("a/1.jpg", *AROUND, *links), options, paths=paths,
          rejected=rejected, classes=tuple(sorted({path.partition("/")[0] for path in paths})))
@@ -150,6 +154,24 @@ LINKED = [
     of("the source is a link", lambda folder: make(folder, "raw/a/1.jpg", "link -> raw") / "link", paths=["a/1.jpg"]),
     of("a container that links outside", several(in_tar(*tar_samples(2), name="x"), files("1.tar -> ../x")), FOLLOWED,
        labels=[0, 1]),
+    of("a broken link to a container", several(in_tar(("1.png", b"")), files("b.tar -> nowhere")),
+       said="1 file left out with everything inside; the first: 'b.tar': it cannot be read: No such file",
+       paths=["1.png"], rejected={"b.tar": "it cannot be read: No such file or directory"}),
+    of("a folder of containers outside", several(in_tar(("1.png", b"")), FAR_TAR, files("b -> ../far")),
+       said=LEFT_OUT, paths=["1.png"], rejected={"b": OUT}),
+    of("a folder of containers outside, followed", several(in_tar(("1.png", b"")), FAR_TAR, files("b -> ../far")),
+       FOLLOWED, paths=["1.png", "2.png"], values=[b"", b"x"]),
+    of("nothing but a folder of containers outside, followed", several(FAR_TAR, files("b -> ../far")),
+       FOLLOWED, paths=["2.png"], values=[b"x"]),
+    of("a folder of containers inside is read once", several(in_tar(("1.png", b"")), files("b -> .", "c -> ../raw")),
+       paths=["1.png"]),
+    of("containers in a hidden folder that a link shows",
+       several(in_tar(("1.png", b""), name="raw/.data/a.tar"), files("b -> .data")), paths=["1.png"]),
+    of("an image in the folder that macOS adds to zip files",
+       several(in_tar(("1.png", b"")), files("__MACOSX/2.jpg")), paths=["1.png"]),
+    of("class folders outside, next to a tar",
+       several(in_tar(("1.png", b"")), files("../far/2.jpg", "b -> ../far")), FOLLOWED, paths=["b/2.jpg"],
+       containers=()),
 ]  # fmt: skip
 
 CATS = ("cats/0.jpg", "cats/1.jpg", "dogs/0.jpg", "dogs/1.jpg")
@@ -362,6 +384,11 @@ TARS = [
        in_tar(("1.png", CAT), ("1.json", b'{"x": 1, "y": 1}'), ("2.png", CAT), ("2.json", b'{"x": "a"}')),
        said=r"which are left out: x \(2 samples\)$",
        listed=[{"path": "1.png", "y": 1}, {"path": "2.png", "y": None}]),
+    of("also in a tar of several, whose samples are kept",
+       several(in_tar(("1.png", CAT), ("1.json", b'{"label": 1}'), ("2.png", CAT), ("2.json", b'{"label": "a"}')),
+               in_tar(("3.png", CAT), ("3.json", b'{"label": 3, "y": 1}'), name="raw/b.tar")),
+       said=r"which are left out: label \(3 samples\)$",
+       listed=[{"path": "1.png", "y": None}, {"path": "2.png", "y": None}, {"path": "3.png", "y": 1}]),
     of("a field whose name is not text", in_tar(("a.png", CAT), ("a.json", b'{"\\ud800": 3, "b": 4}')),
        said=r"which are left out: .*\(1 sample\)$", listed=[{"path": "a.png", "b": 4}]),
     of("a file among others that is not a tar",
@@ -465,6 +492,9 @@ LMDBS = [
        labels=[1, 0], classes=("0", "1")),
     of("an empty class is not a class", labelled(b"cat", b"", b"dog"), NUMBERED, labels=[0, 1], classes=("cat", "dog"),
        rejected={"data.mdb/image-000000002": "it has no label"}),
+    *(of(f"the label {empty!r} among numbers is none", labelled(b"7", empty, b"10"), NUMBERED, labels=[7, 10],
+         classes=None, rejected={"data.mdb/image-000000002": "it has no label"})
+      for empty in (b"", b" \n")),
     of("labels in a column are texts", labelled(b"7", b"007"), {**NUMBERED, "label_keys": "digits=label-{:09d}"},
        digits=["7", "007"]),
     of("BasicSR's meta info lists the images", basicsr, {"keys": "basicsr"},
@@ -520,6 +550,12 @@ PARQUET = [
        in_parquet(photo=image_column(PICTURES[:2]), mask=image_column(PICTURES[2:4]), frames=FRAMES, label=[3, 4]),
        {"keys": "mask"}, said=r"left out: photo \(2 samples\), frames \(2 samples\)$", values=PICTURES[2:4],
        listed=[{"path": "a/00000000", "label": 3}, {"path": "a/00000001", "label": 4}]),
+    of("numbers of 64 bits with and without a sign",
+       several(in_parquet("a", image=PICTURES[:1], hash=[-1]),
+               in_parquet("b", image=PICTURES[1:2], hash=pa.array([2**63], pa.uint64()))),
+       said=r"left out: hash \(2 samples\)$", listed=[{"path": "a/00000000"}, {"path": "b/00000000"}]),
+    of("a column of the name that another one gets", in_parquet(image=PICTURES[:1], width=[3], width_=[4]),
+       listed=[{"path": "a/00000000", "width__": 3, "width_": 4}]),
     *(of(f"a column of paths names the rows, of type {kind}",
          in_parquet(image=PICTURES[:2], path=pa.array(["a.png", "b/c.png"], kind)), values=PICTURES[:2],
          listed=[{"path": "a.png"}, {"path": "b/c.png"}])
@@ -532,6 +568,11 @@ PARQUET = [
     of("a class list names numbers", in_parquet(image=image_column(PICTURES[:2]), label=[1, 0]),
        {"classes": ["dog", "bee"]}, labels=[1, 0], classes=("dog", "bee")),
     of("labels are not requested", classes_in_parquet(NAMED), UNLABELLED, labels=None, classes=None),
+    of("labels in a column of another name", in_parquet(image=PICTURES[:2], labels=[1, 0]), labels=None, classes=None,
+       said=r"source '.*/a\.parquet': samples have no label, because no column is named label; if column 'labels' "
+            r"holds the labels, read it with LMDBDataset\(OUT, target='labels'\)$"),
+    of("labels of another name that are not requested", in_parquet(image=PICTURES[:2], labels=[1, 0]), UNLABELLED,
+       labels=None, classes=None),
     of("labels without a class", classes_in_parquet(NAMED, labels=[0, -1, 1, 2]), labels=[0, 1],
        rejected={f"a/0000000{row}": "its label is not in the class list of 2 names" for row in (1, 3)}),
 ]  # fmt: skip

@@ -82,7 +82,7 @@ NO_PATH: list[tuple[str, str, str]] = [
     ("{raw}2/a.jpg", "raw2/a.jpg' does not exist", "beside the source"),
     ("{raw}/../a.jpg", "'../a.jpg' leads out of the source", "below it, and out again"),
     ("{raw}", "/raw' does not exist", "the source itself"),
-    (".", "'.' ", "the source itself"),
+    *((path, f"{path!r} ", "the source itself") for path in (".", "./")),
     ("/home/me/raw/dogs/0.jpg", "'/home/me/raw/dogs/0.jpg' does not exist; there is 'dogs/0.jpg'", "another machine"),
     ("Dogs/0.jpg", "'Dogs/0.jpg' does not exist; there is 'dogs/0.jpg', and case matters", "case counts"),
     ("dogs/0.png", "'dogs/0.png' does not exist; there is 'dogs/0.jpg' (source", "another suffix"),
@@ -180,6 +180,8 @@ REFUSED: list[tuple[Make, dict[str, Any], str, str]] = [
     *((listing(path), LABELS, f"labels 't.csv': 2 of its 3 paths cannot be used, the first: ... {said}", reason)
       for path, said, reason in NO_PATH),
     (table("0\n", *CATS, name="t.txt"), {"labels": "t.txt"}, "the first: '0' does not exist", "a count of no lines"),
+    (table("0 cats/0.jpg\n0 dogs/0.jpg\n", *CATS, name="t.txt"), {"labels": "t.txt"},
+     "the first: '0 cats/0.jpg' does not exist; there is 'cats/0.jpg'", "labels in front of paths"),
     (table("id,img\n1,cats/0.jpg\n", *CATS), LABELS,
      "the first: '1' does not exist (source ... ); no column is called path, so 'id' was used", "another"),
     (table("path,split\n1.jpg,train\n", "1.jpg"), {**LABELS, "split": "a=0.5,b=0.5"},

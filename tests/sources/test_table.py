@@ -400,6 +400,18 @@ def test_rows_of_one_path_become_lists_at_its_first_position(tmp_path: Path) -> 
     assert column_types(table)["caption"] == "large_list<item: large_string>"
 
 
+def test_a_single_row_without_values_becomes_empty_lists(tmp_path: Path) -> None:
+    boxes = {"a": [1, None], "b": [None], "c": [3], "d": [None, None]}
+    rows = [{"path": path, "box": box and [box], "kind": box and "x"} for path, some in boxes.items() for box in some]
+    table = read_table(jsonl(tmp_path, *reversed(rows)), repeated="list")
+    assert table.column("path").to_pylist() == [*"dcba"]
+    assert table.column("box").to_pylist() == [[None, None], [[3]], [], [None, [1]]]
+    assert table.column("kind").to_pylist() == [[None, None], ["x"], [], [None, "x"]]
+    assert read_table(jsonl(tmp_path, {"path": "a", "box": None}), repeated="list").to_pylist() == [
+        {"path": "a", "box": []}
+    ]
+
+
 def test_absolute_paths_inside_the_source_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "real é").mkdir()
     (tmp_path / "link").symlink_to("real é")
