@@ -326,6 +326,15 @@ def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path)
     assert np.abs(found - wanted).mean() < 8
 
 
+def test_a_grey_image_of_16_bits_keeps_its_brightness(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(np.full((64, 64), 200 * 257, np.uint16)).save(tmp_path / "raw" / "grey.png")
+    image = ImageOptions((Size(32, 32),), format="png", color="gray", depth=16)
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(image), SERIAL)
+    before, after = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 32).pictures
+    assert decoded(before.jpeg).mean().round() == decoded(after.jpeg).mean().round() == 200
+
+
 def test_transparent_areas_are_white_and_a_depth_map_uses_all_shades() -> None:
     assert seen(np.zeros((2, 2, 4), np.uint8)).tolist() == np.full((2, 2, 3), 255).tolist()
     assert seen(np.array([[1000, 3000]], np.uint16)).tolist() == [[0, 255]]
