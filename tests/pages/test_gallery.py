@@ -195,6 +195,12 @@ def test_unknown_filters_are_named(opened, filters: Filters) -> None:
         matching(opened, filters)
 
 
+@pytest.mark.parametrize("filters", [{"label": "0-red-disc"}, {"split": "train"}, {"min_side": 5}, {"max_side": 5}])
+def test_filters_of_stored_images_are_refused_for_rejects(opened, filters: dict[str, str | int]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(filters))}: files that were not stored have none"):
+        matching(opened, Filters(show="rejects", **filters))
+
+
 def test_class_counts_equal_those_of_the_index(opened, rows) -> None:
     counts = [sum(row["label"] == number for row in rows) for number in range(3)]
     assert class_counts(opened) == list(zip(opened.manifest.classes, counts, strict=True))
