@@ -10,7 +10,7 @@ import torch
 
 from presize.datasets.timing import epochs
 from presize.datasets.timing.epochs import NoModel, time_epoch
-from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
+from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, precision_of, small_cnn
 from presize.errors import DiagnosisError, OptionError
 from presize.measure.watch import images_in
 
@@ -101,3 +101,15 @@ def test_our_resnet50_is_the_standard_one_and_the_model_names_its_source() -> No
     assert sum(parameter.numel() for parameter in ours.parameters()) == 25_557_032  # torchvision's documentation
     assert ours(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
     assert whose == ("presize" if isinstance(model, ResNet50) else "torchvision")
+
+
+@pytest.mark.parametrize(("is_emulated", "precision"), [(True, torch.float16), (False, torch.bfloat16)])
+def test_a_gpu_that_emulates_bfloat16_trains_in_float16(
+    is_emulated: bool, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or not is_emulated
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert precision_of(torch.device("cuda")) == precision
+    assert precision_of(CPU) == torch.bfloat16
