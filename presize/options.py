@@ -627,6 +627,8 @@ class ErrorBudget:
             raise OptionError(f"max_errors: expected a fraction from 0 to 1, got {self.share!r}")
         if self.count is not None and self.share is not None:
             raise OptionError(f"max_errors: expected a count or a fraction, got both {self.count} and {self.share}")
+        if isinstance(self.share, float):  # 0.29 * 100 is below 29
+            object.__setattr__(self, "share", Fraction(str(self.share)))
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -213,7 +213,8 @@ def test_later_options_are_recorded_if_they_differ_from_their_default(
 @given(percent=st.integers(0, 10_000), of=st.integers(1, 10_000), rejected=st.integers(0, 10_000))
 def test_a_percentage_is_taken_exactly(percent: int, of: int, rejected: int) -> None:
     text = f"{percent // 100}.{percent % 100:02}%"
-    assert ErrorBudget.parse(text).allows(rejected, of) == (rejected * 10_000 <= percent * of)
+    for budget in (ErrorBudget.parse(text), ErrorBudget(share=percent / 10_000)):
+        assert budget.allows(rejected, of) == (rejected * 10_000 <= percent * of)
 
 
 def test_a_budget_reads_back_as_written() -> None:
@@ -221,6 +222,7 @@ def test_a_budget_reads_back_as_written() -> None:
         assert ErrorBudget.parse(str(ErrorBudget(**values))) == ErrorBudget(**values)
     assert str(ErrorBudget(share=0.005)) == "0.5%"
     assert ErrorBudget(share=0.5).allows(1, of=2)
+    assert ErrorBudget(share=0.29).allows(29, of=100)
     assert str(ErrorBudget()) == "unlimited"
     assert ErrorBudget().allows(10**9, of=10**9)
     assert ErrorBudget(count=3).allows(3, of=3) and not ErrorBudget(count=3).allows(4, of=1000)

@@ -77,8 +77,9 @@ def diagnose(
 
     Args:
         loader: Iterable of batches: a DataLoader, a Loader, a generator. A batch is a tensor of images, a sequence or
-            a mapping that begins with one, or anything with a length. Each measurement calls iter() on it; an iterator
-            is continued. The position of a presize loader and torch's random state are restored afterwards.
+            a mapping that begins with one, a list of samples, or anything with a length. Each measurement calls iter()
+            on it; an iterator is continued. The position of a presize loader and torch's random state are restored
+            afterwards.
         step: Function that trains on a batch from the loader: it copies the batch to the device, computes and updates.
             It really trains. It may return before the device is done.
         seconds: Time for the whole diagnosis, above 0. At least one round is run. After three rounds it ends early

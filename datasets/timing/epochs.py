@@ -18,6 +18,7 @@ from presize.datasets.reading.transfer import map_tensors, to_device
 from presize.errors import DiagnosisError, OptionError, PresizeError
 from presize.formatting import plural
 from presize.measure.simulation import Times
+from presize.measure.watch import images_in
 from presize.options import check_range
 from presize.system.resources import cpu_seconds, is_asynchronous
 
@@ -257,8 +258,10 @@ def _cpu_seconds() -> float:
 
 
 def count_images(batch: Any) -> int:
-    """Return the number of images in a batch: the length of its first part if that has one, as in (images, labels), or
-    else its own. Counts only the first of several views. Raises DiagnosisError if nothing has a length."""
+    """Return the number of images in a batch: as images_in() counts them, or else the length of its first part if that
+    has one, or its own. Counts only the first of several views. Raises DiagnosisError if nothing has a length."""
+    if images := images_in(batch):
+        return images
     try:
         parts = list(batch.values()) if isinstance(batch, Mapping) else batch
         if not isinstance(parts, (list, tuple)) or not hasattr(parts[0], "__len__"):

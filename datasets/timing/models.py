@@ -69,6 +69,12 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> tuple[nn.
     return nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(after)
 
 
+def precision_of(device: torch.device) -> torch.dtype:
+    """Return the type of mixed precision: bfloat16, or float16 on a CUDA GPU that would only emulate it, slowly."""
+    is_emulated = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.float16 if is_emulated else torch.bfloat16
+
+
 class TrainingStep(NoModel):
     """Step that trains `model` on batches (images, labels) of uint8 images, on `device`, in channels-last memory.
 
@@ -86,11 +92,9 @@ class TrainingStep(NoModel):
             for values in (_MEAN, _STD)
         )
         self.mixed = device.type != "cpu"
-        self.precision = torch.bfloat16
-        if device.type == "cuda":  # torch.accelerator offers neither of these
+        self.precision = precision_of(device)
+        if device.type == "cuda":
             torch.backends.cudnn.benchmark = True
-            if not torch.cuda.is_bf16_supported():
-                self.precision = torch.float16
 
     def __call__(self, placed: Any) -> None:
         images, labels = placed if isinstance(placed, (list, tuple)) else (placed, None)

@@ -144,11 +144,12 @@ def build(
         _take_recorded(context, typed, as_typed(recorded))
     options, samples, run = _options(context, typed)
     if dry_run:
-        place = OutputDir.for_build(source, scratch_out(out, scratch) if to_url else out, options, update=run.update)
+        folder = scratch_out(out, scratch) if to_url else Path(out)
+        place = OutputDir.for_build(source, folder, options, update=run.update)
         plan = plan_build(source, options, samples)
         _compare(other, plan, samples)
         to_build, changes = plan_update(plan, place, run) if run.update else (plan, None)
-        print_plan(plan, to_build, changes, out, run, as_json)
+        print_plan(plan, to_build, changes, out, folder, run, as_json)
         return
     with (
         BuildProgress(sys.stderr, quiet) as progress,
@@ -336,8 +337,11 @@ def part_summary(result: PartResult) -> str:
     return "\n".join([*lines, f"  {unfinished if result.unfinished else ready}"])
 
 
-def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, run: RunOptions, as_json: bool) -> None:
-    """Print the plan and the estimate of a build, or of an update that builds `to_build` and makes `changes`."""
+def print_plan(
+    plan: Plan, to_build: Plan, changes: Changes | None, out: str, folder: Path, run: RunOptions, as_json: bool
+) -> None:
+    """Print the plan and the estimate of a build, or of an update that builds `to_build` and makes `changes`. `folder`:
+    where shards are built, `out` unless that is a URL."""
     from presize.builder.estimate import estimate
     from presize.store.info import split_counts
     from presize.system.child import ChildDiedError
@@ -352,7 +356,7 @@ def print_plan(plan: Plan, to_build: Plan, changes: Changes | None, out: str, ru
             f"--dry-run: a decoder crashed ({error}) on one of the files that were tried; a build names and rejects "
             "that file, and continues"
         ) from None
-    existing = next(path for path in [Path(out).absolute(), *Path(out).absolute().parents] if os.path.exists(path))
+    existing = next(path for path in [folder.absolute(), *folder.absolute().parents] if os.path.exists(path))
     free_bytes = shutil.disk_usage(existing).free
     splits = split_counts(source.table, source.root)
     if as_json:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from presize.cli.group import check_page, command, json_option, progress_option, write_page
 from presize.cli.option_groups import PATH, given, parsed, stated
@@ -72,6 +73,7 @@ def diagnose(
     it runs unchanged, with the arguments that follow it, and the loaders that it iterates are timed.
     """
     if compare is not None:
+        _refuse_others(context, "--compare", "compare", "quiet")
         print_text(_compared(*compare))
         return
     if path is None:
@@ -81,6 +83,7 @@ def diagnose(
             raise click.UsageError(f"{path}: no such script.")
         if out is not None:
             raise click.UsageError("-o: no page is written for a script; use --json instead.")
+        _refuse_others(context, "a script, which runs unchanged", "path", "as_json", "quiet")
         context.exit(_watch(path, context.meta["script"], as_json, context.obj["shows_warnings"]))
     begin = time.perf_counter()
     from presize.datasets.reading.transfer import as_device
@@ -90,6 +93,10 @@ def diagnose(
     from presize.store.data_files import MANIFEST
 
     asked = given(DiagnoseOptions, typed)
+    if no_trial or os.path.exists(os.path.join(path, MANIFEST)):
+        no_trial = True
+        if context.get_parameter_source("size") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--size: is for the presizing trial of a folder, and there is none; leave it out.")
     check_page(out)
     as_device(asked.device)  # raises before the trial is built
     trial, name = None, f"Presize to {size} px"
@@ -99,7 +106,7 @@ def diagnose(
             click.echo(printable(step), err=True)
 
     with temporary_folder("presize-diagnose-") as place:
-        if not no_trial and not os.path.exists(os.path.join(path, MANIFEST)):
+        if not no_trial:
             if os.path.exists(path):
                 tell(f"building a small dataset to try: {name}")
             trial = build_trial(path, place, size, seed=asked.seed)
@@ -111,6 +118,14 @@ def diagnose(
         print_text(several_lines(diagnosis_text(found, min(120, shutil.get_terminal_size((100, 24)).columns))))
     if out is not None:
         write_page(out, diagnosis_page(found, path))
+
+
+def _refuse_others(context: click.Context, what: str, *used: str) -> None:
+    """Raise UsageError if a parameter that is not among the `used` ones was typed: it would be ignored."""
+    for one in context.command.params:
+        if one.name not in used and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE:
+            name = one.opts[-1] if isinstance(one, click.Option) else one.human_readable_name
+            raise click.UsageError(f"{name}: does not apply to {what}; leave it out.")
 
 
 def _compared(before: str, after: str) -> str:

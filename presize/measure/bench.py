@@ -166,7 +166,7 @@ def _complete(
     listings, image, known = dict(given), _image_options(given, options), dict[str, float]()
     times = folder / "built.json"
     with writing(times):
-        build_s: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
+        build_s: dict[str, float | None] = json.loads(times.read_text()) if times.exists() else {}
     source, suffix = given["raw"].root if missing else "", str(image.sizes[0])
     if options.images is not None:
         suffix += f"-{options.images}-of-seed-{options.seed}"
@@ -177,13 +177,16 @@ def _complete(
         target = folder / f"{name}-{suffix}"
         on_step(f"building {name} at {image.sizes[0]} px")
         how = BuildOptions(image, "lmdb" if name == "lmdb" else "folder", follow_links=True)
-        stale = (target / MANIFEST).exists() and read_manifest(target).digest != plan_build(source, how).digest
+        is_there = (target / MANIFEST).exists()
+        stale = is_there and read_manifest(target).digest != plan_build(source, how).digest
+        if stale and target.name not in build_s:
+            raise OptionError(f"work: {target} is a dataset that bench did not build; choose another folder")
         result = build_dataset(source, target, how, RunOptions(overwrite=stale, report=False))
-        if result.resumed == 0:
-            build_s[target.name] = result.seconds
+        if stale or not is_there:  # an interrupted build has no time
+            build_s[target.name] = None if result.resumed else result.seconds
             write_atomically(times, json.dumps(build_s).encode())
-        if target.name in build_s:
-            known[name] = build_s[target.name]
+        if (seconds := build_s.get(target.name)) is not None:
+            known[name] = seconds
         listings[name] = LISTERS[name](target)
     return {name: listings[name] for name in wanted}, known
 

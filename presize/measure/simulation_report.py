@@ -51,8 +51,15 @@ def verdict(timeline: Timeline) -> str:
     could = f"training could take {rate_text(trained)}"
     loading = rate_text(min(loaded, pinned))
     if min(loaded, pinned) > 0.98 * trained:
+        start_s = timeline.waits_s[0] if timeline.steps else timeline.seconds
+        if start_s > timeline.stall * timeline.seconds / 2:
+            return (
+                f"{words}: {stalls}, most of it before the first batch. After that, workers can load {loading} "
+                f"batches/s, and {could}: simulate a longer time."
+            )
+        order = " in order" if pipeline.in_order else ""
         return (
-            f"{words}: {stalls}, waiting for the next batch in order, although workers can load {loading} batches/s, "
+            f"{words}: {stalls}, waiting for the next batch{order}, although workers can load {loading} batches/s, "
             f"and {could}: load times are uneven. More workers or more prefetch even that out."
         )
     if pinned <= loaded:

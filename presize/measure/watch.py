@@ -235,15 +235,27 @@ def _mark() -> Any:
     return event
 
 
-def _images_in(batch: Any) -> int:
-    """Return the number of images in a batch: the length of its first tensor or array, or 0. Runs no user code."""
+def images_in(batch: Any) -> int:
+    """Return the number of images in a batch: the length of its first tensor or array or, if that is a single image,
+    of the list that holds one for each; 0 if not known. Runs no user code."""
+    lists: list[Any] = []
+    depth = 0
     while isinstance(batch, (list, tuple, Mapping)) and type(batch).__module__ in ("builtins", "collections"):
-        count = len(batch)
+        if not isinstance(batch, Mapping):
+            lists.append(batch)
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch), None)
-        if isinstance(batch, (str, bytes, int, float)):
-            return count
-    shape = getattr(batch, "shape", None) if type(batch).__module__ in ("torch", "numpy") else None
+        depth += 1
+    shape = _shape_of(batch)
+    is_one_image = depth > 1 and len(shape) == 3 and not {1, 3, 4}.isdisjoint((shape[0], shape[2]))
+    if isinstance(batch, (str, bytes, int, float)) or is_one_image:
+        for samples in reversed(lists):  # [(image, label), ...] and (images, labels) are both common
+            if len({(type(one), len(_shape_of(one))) for one in samples}) == 1:
+                return len(samples)
     return int(shape[0]) if shape else 0
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape) if type(value).__module__ in ("torch", "numpy") and hasattr(value, "shape") else ()
 
 
 class _Epoch:
@@ -273,7 +285,7 @@ class _Epoch:
                 seen.events.append((before, _mark()))
                 seen.count_events()
         self.elsewhere_s = 0.0
-        seen.all_images += _images_in(batch)
+        seen.all_images += images_in(batch)
         self.count += 1
         if workers and now - self.looked_s >= _LOOK_EVERY_S:
             self._look(workers, now)

@@ -278,7 +278,9 @@ def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture
     def shown(name: str) -> Pixels:
         if name == "source":
             return thumbnail(viewed.source(sample, side), side)
-        pixels = viewed.pixels(sample) if name == "stored" else viewed.companion(name, sample)
+        if name == "stored":
+            return thumbnail(flattened(viewed.pixels(sample), 255), side)
+        pixels = viewed.companion(name, sample)
         if stored is not None and _is_mask(pixels):
             return masked(stored, pixels)
         return thumbnail(seen(pixels), side)
@@ -297,7 +299,7 @@ def _pictures(viewed: ViewedDataset, sample: int, side: int) -> Iterable[Picture
 
 
 def seen(pixels: npt.NDArray[Any]) -> Pixels:
-    """Convert the pixels of any dataset to uint8 (height, width, 3) or (height, width). Alpha is composited on white;
+    """Convert the pixels of any companion to uint8 (height, width, 3) or (height, width). Alpha is composited on white;
     numbers that are not colours are scaled from smallest to largest. Raises ImageError for other arrays."""
     if pixels.ndim == 1 or pixels.shape[2:] not in ((), (3,), (4,)) or not pixels.size or pixels.dtype.kind == "c":
         raise ImageError(f"an array of {' x '.join(map(str, pixels.shape))} {pixels.dtype}")

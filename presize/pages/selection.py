@@ -93,7 +93,12 @@ class Filters:
 
 def matching(viewed: ViewedDataset, filters: Filters) -> Rows:
     """Return the numbers of the stored samples that match all filters, in dataset order, or the rows of rejects. Raises
-    OptionError for an unknown class, split or sample, and DatasetError if a column is damaged."""
+    OptionError for an unknown class, split or sample, and for filters that rejects do not have, and DatasetError if a
+    column is damaged."""
+    for name in ("label", "split", "min_side", "max_side") if filters.show == "rejects" else ():
+        if value := getattr(filters, name):
+            what = f"{name}: files that were not stored have none, got {value!r}"
+            raise OptionError(f"{what}; leave it out, or show stored images")
     classes = viewed.manifest.classes or ()
     if filters.label:
         _check_known("label", "classes", filters.label, classes)

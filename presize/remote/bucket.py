@@ -124,7 +124,9 @@ class Bucket:
         with self._at_name(""):
             # The store compares the checksum of each uploaded part.
             checked: Any = {"checksum_algorithm": "SHA256"} if scheme == "s3" else {}
-            self._store = obstore.store.from_url(self.url, client_options=options, retry_config=retries, **checked)
+            # from_url() would leave out what follows ? or #, which names in a bucket may contain.
+            place = self.url if scheme.startswith("http") else self.url.replace("?", "%3F").replace("#", "%23")
+            self._store = obstore.store.from_url(place, client_options=options, retry_config=retries, **checked)
         self._known_parts: set[int | None] = {None} if scheme == "s3" else set()
         """Part sizes for which etag_of() has matched an object's ETag; None stands for an upload in one piece."""
 

@@ -29,6 +29,7 @@ from presize.system.files import (
     is_file_of,
     made_folder,
     names_in,
+    remove_temporary,
     sync_folder,
     working_in,
     write_atomically,
@@ -139,6 +140,7 @@ def _locked(out: Path) -> Iterator[None]:
 
 def _begin(out: Path, text: bytes, url: str) -> bool:
     """Record in `out` which dataset is being fetched, and return True; return False for a finished copy."""
+    remove_temporary(out, {FETCHING, MANIFEST})
     names = sorted(name for name in names_in(out) if name != _LOCK)
     if MANIFEST in names:
         if (out / MANIFEST).read_bytes() != text:

@@ -280,6 +280,17 @@ def test_dry_run_reports_a_disk_that_is_too_small(build: Build, monkeypatch: pyt
     assert build("--dry-run").out.endswith("free      1 kB, not enough\n")
 
 
+def test_a_dry_run_to_a_url_reports_the_free_space_of_the_scratch_folder(
+    presize: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, scratch = shutil.disk_usage("/"), tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000 if path == scratch else 10**12))
+    raw = save_image(tmp_path / "raw" / "a.jpg").parent
+    ran = presize("build", raw, "s3://data/x", "--dry-run", "--scratch", scratch)
+    assert ran.out.endswith("free      1 kB, not enough\n")
+
+
 @pytest.mark.parametrize(
     ("resumed", "told"),
     [

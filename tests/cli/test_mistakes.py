@@ -110,6 +110,12 @@ MISTAKES = [
     ("sample FILE/x", 1, "cannot write"),
     ("sample LOOP", 1, "cannot write LOOP"),
     ("diagnose LOOP -q", 1, "LOOP"),
+    ("diagnose --workers 8 train.py", 2, "--workers: does not apply to a script, which runs unchanged; leave it out."),
+    ("diagnose --no-trial train.py", 2, "--no-trial: does not apply to a script"),
+    ("diagnose --compare FILE FILE --json", 2, "--json: does not apply to --compare; leave it out."),
+    ("diagnose RAW --compare FILE FILE", 2, "PATH: does not apply to --compare; leave it out."),
+    ("diagnose DATASET --size 64", 2, "--size: is for the presizing trial of a folder, and there is none"),
+    ("diagnose RAW --no-trial --size 64", 2, "--size: is for the presizing trial of a folder, and there is none"),
     ("bench --raw LOOP", 1, "source 'LOOP': Too many levels"),
     ("bench --raw RAW --work LOOP", 1, "LOOP"),
     ("view DATASET -o LOOP", 2, "-o: LOOP"),
@@ -175,6 +181,7 @@ def places(raw: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Create the files that the lines name in the working folder, and return paths elsewhere."""
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
+    Path("train.py").touch()
     Path("EMPTY").mkdir()
     Path("FULL/mine").mkdir(parents=True)
     Path("NOTES").write_text("of a year")

@@ -381,6 +381,22 @@ def test_missing_datasets_are_built_with_the_options_of_given_ones(raw: Path, tm
     assert built.identity["options"]["image"] == how.to_json()["image"]
 
 
+@pytest.mark.usefixtures("here")
+@pytest.mark.slow
+def test_only_datasets_that_a_benchmark_built_are_replaced(raw: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    build_dataset(raw, mine / "lmdb-32", BuildOptions(ImageOptions(sizes=(Size(32, 32),), quality=95)), SERIAL)
+    manifest = (mine / "lmdb-32" / "manifest.json").read_bytes()
+    options = replace(QUICK, variants=("lmdb",), epochs=1, size=Size(32, 32))
+    with pytest.raises(OptionError, match=r"work: .*lmdb-32 is a dataset that bench did not build; choose another"):
+        bench({"raw": str(raw)}, options, work=mine)
+    assert (mine / "lmdb-32" / "manifest.json").read_bytes() == manifest
+    work, other = tmp_path / "work", shutil.copytree(raw, tmp_path / "other")
+    assert bench({"raw": str(raw)}, options, work=work).build_s["lmdb"] > 0
+    next(other.rglob("*.jpg")).unlink()
+    assert bench({"raw": str(other)}, options, work=work).build_s["lmdb"] > 0, "of another source"
+
+
 @pytest.mark.slow
 def test_the_device_is_checked_before_anything_is_built(presize: Callable[..., Ran], raw: Path, tmp_path: Path) -> None:
     ran = presize("bench", "--raw", raw, "--device", "hpu", "--work", tmp_path / "work")

@@ -399,6 +399,17 @@ def test_the_verdict_names_the_bottleneck(pipeline: Pipeline, said: str) -> None
     assert said in verdict(simulate(pipeline, seconds=60))
 
 
+def test_a_short_simulation_does_not_blame_uneven_load_times_for_its_start() -> None:
+    found = verdict(simulate(Pipeline(Times(2.0), Times(0.1), 20), seconds=5))
+    assert "stalls 40% of the time, most of it before the first batch" in found and "uneven" not in found
+    assert "before the first batch" in verdict(simulate(Pipeline(Times(2.0), Times(0.1), 20), seconds=1))
+
+
+def test_batches_that_are_taken_out_of_order_are_not_said_to_be_waited_for_in_order() -> None:
+    pipeline = Pipeline(Times(0.7, 4.0), Times(0.1), 7, prefetch=1, in_order=False)
+    assert "waiting for the next batch, although workers" in verdict(simulate(pipeline, seconds=60))
+
+
 def test_images_are_reported_if_the_batch_size_is_known() -> None:
     variant = PictureVariant("a", simulate(Pipeline(Times(0.3), Times(0.1), 4), batches=50), 64)
     assert "images/s" in facts(variant)["done"]

@@ -195,6 +195,12 @@ def test_unknown_filters_are_named(opened, filters: Filters) -> None:
         matching(opened, filters)
 
 
+@pytest.mark.parametrize("filters", [{"label": "0-red-disc"}, {"split": "train"}, {"min_side": 5}, {"max_side": 5}])
+def test_filters_of_stored_images_are_refused_for_rejects(opened, filters: dict[str, str | int]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(filters))}: files that were not stored have none"):
+        matching(opened, Filters(show="rejects", **filters))
+
+
 def test_class_counts_equal_those_of_the_index(opened, rows) -> None:
     counts = [sum(row["label"] == number for row in rows) for number in range(3)]
     assert class_counts(opened) == list(zip(opened.manifest.classes, counts, strict=True))
@@ -324,6 +330,15 @@ def test_every_kind_of_dataset_has_pictures(image: ImageOptions, tmp_path: Path)
     if image.color == "gray":
         wanted = (wanted @ (0.299, 0.587, 0.114))[:, :, np.newaxis]
     assert np.abs(found - wanted).mean() < 8
+
+
+def test_a_grey_image_of_16_bits_keeps_its_brightness(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    Image.fromarray(np.full((64, 64), 200 * 257, np.uint16)).save(tmp_path / "raw" / "grey.png")
+    image = ImageOptions((Size(32, 32),), format="png", color="gray", depth=16)
+    build_dataset(tmp_path / "raw", tmp_path / "out", BuildOptions(image), SERIAL)
+    before, after = card_of(ViewedDataset.of(tmp_path / "out", tmp_path / "raw"), 0, 32).pictures
+    assert decoded(before.jpeg).mean().round() == decoded(after.jpeg).mean().round() == 200
 
 
 def test_transparent_areas_are_white_and_a_depth_map_uses_all_shades() -> None:

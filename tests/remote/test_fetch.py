@@ -25,6 +25,7 @@ from presize.store.data_files import FETCHING, MANIFEST
 from presize.store.dataset import Dataset
 from presize.store.manifest import read_manifest
 from presize.store.verify import VerifyResult, verify_dataset
+from presize.system.files import temporary_name
 from processes import run_command
 from servers import URL, Proxy, StopError, flipping, http, point_to, silent_http, stop, upload
 from users import NEEDS_ROOT, shared_folder, user, without_locks
@@ -298,6 +299,13 @@ def test_the_command_fetches_and_reports_the_amount(presize: Callable[..., Ran],
     assert presize("fetch", "nowhere", tmp_path / "b").err.startswith(
         "presize: error: URL 'nowhere': expected one of s3://"
     )
+
+
+def test_a_copy_that_was_killed_while_it_began_is_begun_again(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    temporary_name(tmp_path / "copy" / FETCHING).write_bytes(b"{")
+    fetch_dataset(URL, tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
 
 
 def test_a_killed_copy_resumes(dataset: Path, tmp_path: Path) -> None:

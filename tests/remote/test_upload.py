@@ -93,6 +93,15 @@ def test_a_dataset_arrives_unchanged(dataset: Path, url: str, tmp_path: Path) ->
     assert upload_dataset(dataset, url).uploaded == 0
 
 
+@pytest.mark.parametrize("name", ["run#2/set", "run?2/set"])
+def test_a_url_does_not_end_at_a_character_that_names_in_a_bucket_may_contain(
+    name: str, dataset: Path, url: str, tmp_path: Path
+) -> None:
+    upload_dataset(dataset, f"{url}/{name}")
+    assert {found.rpartition("shards/")[0].rpartition("/")[0] for found in names(url) if "shards/" in found} == {name}
+    assert fetched(f"{url}/{name}", tmp_path / "copy") == files(dataset)
+
+
 def put(url: str, name: str, content: bytes, metadata: dict[str, str]) -> None:
     client("put_object", url, name, Body=content, Metadata=metadata)
 

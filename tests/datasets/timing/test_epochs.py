@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from presize.datasets.timing import epochs
 from presize.datasets.timing.epochs import NoModel, time_epoch
-from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, small_cnn
+from presize.datasets.timing.models import ResNet50, TrainingStep, make_model, precision_of, small_cnn
 from presize.errors import DiagnosisError, OptionError
+from presize.measure.watch import images_in
 
 CPU = torch.device("cpu")
 
@@ -42,11 +44,23 @@ def test_a_step_that_fails_on_its_device_is_a_one_line_error_when_the_host_waits
         (((torch.zeros(7, 3, 4, 4), torch.zeros(7, 3, 2, 2)), torch.zeros(7)), 7),
         ([[torch.zeros(3, 4, 4)] * 5, torch.zeros(5)], 5),
         ({"image": torch.zeros(7, 3, 4, 4), "label": torch.zeros(7)}, 7),
+        ((tuple([torch.zeros(3, 4, 5)] * 7), tuple([{"boxes": torch.zeros(2, 4)}] * 7)), 7),
+        ([(torch.zeros(3, 4, 5), 1)] * 7, 7),
+        ([(torch.zeros(3, 4, 5), torch.zeros(4, 5))] * 7, 7),
+        ([{"file_name": "a.jpg", "image": torch.zeros(3, 4, 5), "height": 4}] * 7, 7),
+        ({"inputs": [torch.zeros(1, 4, 5)] * 7, "data_samples": [object()] * 7}, 7),
+        (([np.zeros((4, 5, 3), np.uint8)] * 7, torch.zeros(7)), 7),
+        ({"im_file": ["a.jpg"] * 7, "img": torch.zeros(7, 3, 4, 4)}, 7),
+        (["a.jpg"] * 7, 7),
+        ([torch.zeros(7, 10, 16), torch.zeros(7)], 7),
     ],
-    ids=["images", "with labels", "views", "images of any size", "a mapping"],
-)
+    ids=[
+        "images", "with labels", "views", "images of any size", "a mapping", "zipped for detection", "pairs",
+        "images and masks", "dicts", "a mapping of lists", "arrays", "names first", "names", "sequences",
+    ],
+)  # fmt: skip
 def test_the_images_of_a_batch_are_counted_once(batch: Any, images: int) -> None:
-    assert epochs.count_images(batch) == images
+    assert epochs.count_images(batch) == images_in(batch) == images
 
 
 def test_an_epoch_counts_batches_and_images_without_the_first_steps() -> None:
@@ -87,3 +101,15 @@ def test_our_resnet50_is_the_standard_one_and_the_model_names_its_source() -> No
     assert sum(parameter.numel() for parameter in ours.parameters()) == 25_557_032  # torchvision's documentation
     assert ours(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
     assert whose == ("presize" if isinstance(model, ResNet50) else "torchvision")
+
+
+@pytest.mark.parametrize(("is_emulated", "precision"), [(True, torch.float16), (False, torch.bfloat16)])
+def test_a_gpu_that_emulates_bfloat16_trains_in_float16(
+    is_emulated: bool, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or not is_emulated
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert precision_of(torch.device("cuda")) == precision
+    assert precision_of(CPU) == torch.bfloat16
