@@ -26,7 +26,7 @@ from presize.builder.publish import publish
 from presize.builder.resume import differences_from, is_all_of, open_build, trying_again
 from presize.builder.reuse import Changes, find_reuse
 from presize.builder.shard_table import ShardDone
-from presize.builder.work import BuildWork, check_rejects, find_work
+from presize.builder.work import BuildWork, Records, check_rejects, find_work
 from presize.codecs.source_facts import Losses, companion_losses, loss_sentences, losses, unpack_facts
 from presize.errors import BuildError, ImageError, OptionError, warn
 from presize.formatting import duration, plural, printable, size_text
@@ -38,7 +38,7 @@ from presize.store.data_files import REPORT, DataFile
 from presize.store.index import read_index
 from presize.store.manifest import Manifest
 from presize.store.rejects import Reject
-from presize.store.rejects_file import REJECTS_TOLD, first_rejects
+from presize.store.rejects_file import REJECTS_TOLD, Rejects, first_rejects, to_jsonl
 from presize.system.files import expanded, working_in
 
 
@@ -215,7 +215,8 @@ def build_planned(
             records, update = find_reuse(plan, output, run) if journal.update else (None, None)
             if update is not None:
                 plan, published = replace(plan, shards=update.shards), output.manifests()
-                if not plan.shards and all(manifest and manifest.digest == plan.digest for manifest in published):
+                is_same = all(manifest and manifest.digest == plan.digest for manifest in published)
+                if not plan.shards and is_same and _leaves_out_the_same(plan, records, published):
                     output.clear()
                     return nothing_to_do(plan, run, published)._replace(changes=update.changes)
             work = find_work(plan, run, output, journal, records)
@@ -229,6 +230,18 @@ def build_planned(
             if plan.file_names is not None and not may_lose:
                 _check_loss(work)
             return Built(publish(work), resumed, update.changes if update else Changes.all_built(files))
+
+
+def _leaves_out_the_same(plan: Plan, records: Records | None, published: Sequence[Manifest | None]) -> bool:
+    """Return whether an update that keeps all shards leaves out the same files as the published datasets: the digest
+    does not cover files that the listing rejects or only counts."""
+    counts = {"hidden": plan.source.hidden, "outside": plan.source.outside}
+    if any(manifest and {name: manifest.left_out.get(name, 0) for name in counts} != counts for manifest in published):
+        return False
+    if records is None:
+        return True
+    now = Rejects.joined([plan.source.rejects, records.still_rejected.forgetting()])
+    return b"".join(to_jsonl(now)) == b"".join(to_jsonl(records.datasets[0].rejects))
 
 
 def check_listed(plan: Plan, run: RunOptions) -> None:

@@ -404,6 +404,26 @@ def test_rejects_are_reported_once_and_not_tried_again_until_they_change(build: 
     assert_like_new(build)
 
 
+def test_files_that_are_only_listed_as_left_out_are_updated(build: Builder) -> None:
+    build()
+    link = build.source / "cats" / "link.png"
+    changes = {
+        "a reject of the listing": lambda: link.symlink_to(__file__),
+        "a hidden file": (build.source / ".hidden").touch,
+        "a file outside the classes": (build.source / "notes.txt").touch,
+        "a reject that is gone": link.unlink,
+    }
+    for change, make in changes.items():
+        make()
+        before = shards(build)
+        build(run=UPDATE)
+        assert_like_new(build)
+        assert shards(build) == before, change
+        generation = build.manifest().generation
+        build(run=UPDATE)
+        assert build.manifest().generation == generation, f"{change}: nothing remains to be done"
+
+
 def test_rejects_without_the_state_of_their_files_are_tried_again(build: Builder) -> None:
     build()
     lines = '{"path": "cats/broken.png", "error": "ImageError", "reason": "old"}\n'
