@@ -31,7 +31,8 @@ Rejected = tuple[int, str, str]
 
 class ShardDone(NamedTuple):
     """Numbers of samples of a shard that were stored, rejected, skipped (not images by content and name) or unreadable,
-    and the bytes stored in all sizes. `number` is None for files that an update does not try again."""
+    and the bytes stored in all sizes. `number` is None for files that an update does not try again. `earlier` is True
+    for what an earlier run finished, or an update keeps."""
 
     number: int | None
     stored: int
@@ -39,6 +40,7 @@ class ShardDone(NamedTuple):
     skipped: int
     bytes: int
     unreadable: int = 0
+    earlier: bool = False
 
     @property
     def samples(self) -> int:

@@ -150,10 +150,10 @@ class BuildWork:
 
     def _dones(self, executor: Executor) -> Generator[ShardDone, None, None]:
         if self.records is not None:
-            yield from (table.done for table in self.records.kept_tables())
+            yield from (table.done._replace(earlier=True) for table in self.records.kept_tables())
             if rejects := self.records.still_rejected:
-                yield ShardDone(None, 0, len(rejects) - rejects.skipped, rejects.skipped, 0)
-        yield from self.found.values()
+                yield ShardDone(None, 0, len(rejects) - rejects.skipped, rejects.skipped, 0, earlier=True)
+        yield from (done._replace(earlier=True) for done in self.found.values())
         if waiting := self.waiting:
             yield from executor(waiting)
 

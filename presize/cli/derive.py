@@ -83,7 +83,7 @@ def derive(
         result = derive_dataset(
             datasets, new, options, RunOptions(jobs, timeout_s=timeout_s, overwrite=overwrite),
             on_plan=lambda found: progress.begin(len(found.plan.source.table)),
-            on_shard=lambda done: progress.add(done.stored + done.rejected),
+            on_shard=lambda done: progress.add(done.samples, earlier=done.earlier),
         )  # fmt: skip
     if as_json:
         print_json(result, "samples copied resized rejected bytes shards seconds out")

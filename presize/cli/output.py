@@ -113,7 +113,7 @@ class Progress:
         self._quiet = quiet
         self._what = what
         self._bar: tqdm | None = None
-        self._total = self._done = 0
+        self._total = self._done = self._earlier = 0
         self._start = self._last_line = 0.0
 
     def begin(self, total: int) -> None:
@@ -132,14 +132,23 @@ class Progress:
                 smoothing=0.05,
             )
 
-    def add(self, more: int, note: str = "") -> None:
+    def add(self, more: int, note: str = "", earlier: bool = False) -> None:
+        """Add `more` that are done. `earlier`: they were done before, so rate and time left do not count them."""
         self._done += more
+        self._earlier += more * earlier
+        now = self._done - self._earlier
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(more)
-        elif self._done and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            if earlier:
+                self._bar.initial += more
+                self._bar.n += more
+                self._bar.last_print_n += more
+                self._bar.refresh()
+            else:
+                self._bar.update(more)
+        elif now and not self._quiet and time.monotonic() - self._last_line >= _LINE_EVERY_S:
             self._last_line = time.monotonic()
-            rate = self._done / (self._last_line - self._start)
+            rate = now / (self._last_line - self._start)
             left_s = (self._total - self._done) / rate
             if self._in_bytes:
                 counts = f"{size_text(self._done)} of {size_text(self._total)}, {size_text(rate)}/s"
@@ -170,4 +179,4 @@ class BuildProgress(Progress):
         self._rejected += done.rejected
         self._bytes += done.bytes
         note = f"{size_text(self._bytes)}, {self._rejected:,} rejected"
-        self.add(done.samples, note)
+        self.add(done.samples, note, done.earlier)

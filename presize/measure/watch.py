@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import math
 import os
 import signal
 import sys
@@ -61,6 +62,7 @@ class Watched:
     waits_s: array[float] = field(default_factory=lambda: array("d"))  # wait for each other batch
     # From each batch to the request of the next one, without epochs of other loaders in between.
     steps_s: array[float] = field(default_factory=lambda: array("d"))
+    last_steps_s: array[float] = field(default_factory=lambda: array("d"))  # after the last batches of whole epochs
     all_images: int = 0  # in all batches; 0 if not known
     idle_s: float | None = None  # part of `waits_s` in which the GPU was idle; None without CUDA
     worker_cpu_s: float = 0.0  # mean CPU time of a worker, and the time over which it was measured
@@ -88,7 +90,8 @@ class Watched:
     def known(self) -> dict[str, Any]:
         """Return the measurements as plain values of JSON: rates, shares of the time, a `headline`, and `sentences` on
         what to try. With too few batches `headline` is None and `sentences` is empty."""
-        starts_s, waits_s, steps_s = map(sum, (self.starts_s, self.waits_s, self.steps_s))
+        all_steps_s = [*self.steps_s, *self.last_steps_s]
+        starts_s, waits_s, steps_s = map(sum, (self.starts_s, self.waits_s, all_steps_s))
         seconds = starts_s + waits_s + steps_s
         # Waiting does not count while the GPU still works.
         wait = (starts_s + (waits_s if self.idle_s is None else self.idle_s)) / (seconds or 1)
@@ -110,7 +113,7 @@ class Watched:
             "sentences": list(self._sentences(wait, start, seconds)) if is_known else [],
             "images_per_s": asdict(self._rate(images or 1)),
             "epochs": len(self.starts_s),
-            "step_s": steps_s / max(len(self.steps_s), 1),
+            "step_s": steps_s / max(len(all_steps_s), 1),
             "wait_s": waits_s / max(len(self.waits_s), 1),
             "wait_p50_s": percentile(self.waits_s, 50) if self.waits_s else None,
             "wait_p99_s": percentile(self.waits_s, 99) if self.waits_s else None,
@@ -258,33 +261,48 @@ def _shape_of(value: Any) -> tuple[int, ...]:
     return tuple(value.shape) if type(value).__module__ in ("torch", "numpy") and hasattr(value, "shape") else ()
 
 
+def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals, each with its begin and its end."""
+    total_s, until_s = 0.0, -math.inf
+    for begin_s, end_s in sorted(intervals):
+        total_s += max(end_s - max(begin_s, until_s), 0.0)
+        until_s = max(until_s, end_s)
+    return total_s
+
+
 class _Epoch:
     def __init__(self, watch: Watch, seen: Watched, begin_s: float) -> None:
         self.watch, self.seen, self.begin_s = watch, seen, begin_s
         self.opening_s = time.perf_counter() - begin_s  # the script may then do other work before next()
         self.count, self.last_s, self.looked_s, self.cpu_s = 0, begin_s, begin_s, 0.0
-        self.elsewhere_s = 0.0  # spent in epochs of other loaders since the last batch
+        self.elsewhere: list[tuple[float, float]] = []  # begin and end of epochs of other loaders since the last batch
         self.outer = {other: other.count for other in watch.running}
         watch.running.append(self)
 
     def next(self, take: Callable[[], Any], workers: Sequence[Any] = ()) -> Any:
         seen, before = self.seen, _mark()
         asked_s = time.perf_counter()
+        for other in self.watch.running:
+            if other.outer.get(self) == self.count:  # it was left early, or goes on later
+                self.elsewhere.append((other.begin_s, other.last_s))
+        step_s = asked_s - self.last_s - covered_s(self.elsewhere)
         try:
             batch = take()
-        except BaseException:
+        except BaseException as error:
+            if self.count and isinstance(error, StopIteration):
+                seen.last_steps_s.append(step_s)
             self.end()
             raise
         now = time.perf_counter()
         if self.count == 0:
             seen.starts_s.append(self.opening_s + now - asked_s)
         else:
-            seen.steps_s.append(asked_s - self.last_s - self.elsewhere_s)
+            seen.steps_s.append(step_s)
             seen.waits_s.append(now - asked_s)
             if before is not None:
                 seen.events.append((before, _mark()))
                 seen.count_events()
-        self.elsewhere_s = 0.0
+        self.elsewhere.clear()
         seen.all_images += images_in(batch)
         self.count += 1
         if workers and now - self.looked_s >= _LOOK_EVERY_S:
@@ -313,7 +331,7 @@ class _Epoch:
         self.watch.running.remove(self)
         for other, count in self.outer.items():
             if other.count == count:
-                other.elsewhere_s += time.perf_counter() - self.begin_s
+                other.elsewhere.append((self.begin_s, time.perf_counter()))
 
 
 class Watch:
@@ -352,7 +370,8 @@ class Watch:
             begin_s = time.perf_counter()
             batches = iterate(loader)
             if not self._is_elsewhere() and isinstance(batches, base):
-                vars(batches)["_presize_epoch"] = self._begin(loader, begin_s)
+                epoch = vars(batches)["_presize_epoch"] = self._begin(loader, begin_s)
+                weakref.finalize(batches, epoch.end).atexit = False  # an epoch that is left early ends there
             return batches
 
         def __next__(batches: Any) -> Any:
@@ -373,10 +392,12 @@ class Watch:
                 yield from iterate(loader)
                 return
             epoch = self._begin(loader, time.perf_counter())
-            with closing(iterate(loader)) as batches:
-                with suppress(StopIteration):
+            try:
+                with closing(iterate(loader)) as batches, suppress(StopIteration):
                     while True:
                         yield epoch.next(lambda: next(batches))
+            finally:
+                epoch.end()
 
         self._patch(module.Loader, "__iter__", __iter__)
 

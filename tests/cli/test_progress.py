@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from presize.builder.shard_table import ShardDone
 from presize.cli import show_warning
-from presize.cli.output import Progress
+from presize.cli.output import BuildProgress, Progress
 from presize.errors import PresizeWarning
 
 
@@ -39,6 +40,29 @@ def test_without_a_terminal_it_prints_a_line_every_ten_seconds(
             clock[0] += 4
             progress.add(done, "a note")
     assert stream.getvalue() == said
+
+
+def test_rate_and_time_left_do_not_count_what_an_earlier_run_did(clock: list[float]) -> None:
+    stream = io.StringIO()
+    with BuildProgress(stream) as progress:
+        progress.begin(5000)
+        progress.on_shard(ShardDone(0, 3000, 0, 0, 0, earlier=True))
+        clock[0] += 10
+        progress.on_shard(ShardDone(1, 1000, 0, 0, 0))
+    assert stream.getvalue() == "build: 4,000 of 5,000 images, 100/s, 10 s left, 0 bytes, 0 rejected\n"
+
+
+def test_the_rate_of_a_bar_does_not_count_what_an_earlier_run_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    stream = Terminal()
+    with BuildProgress(stream) as progress:
+        progress.begin(5000)
+        progress.on_shard(ShardDone(0, 3000, 0, 0, 0, earlier=True))
+        now[0] += 10
+        progress.on_shard(ShardDone(1, 1000, 0, 0, 0))
+    last = stream.getvalue().rpartition("\r")[2]
+    assert "4000/5000 [00:10<00:10, 100.00img/s" in last
 
 
 def test_a_bar_is_cleared_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,33 @@ def test_an_inner_epoch_is_not_the_step_of_the_outer_one() -> None:
     assert sum(outer.steps_s) < 0.5 * inner.known()["seconds"]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_inner_epochs_that_are_left_early_or_overlap_count_once_and_not_as_a_step(workers: int) -> None:
+    train = DataLoader(TensorDataset(torch.zeros(20)), 1)
+    validation = DataLoader(Slow(), 4, num_workers=workers, persistent_workers=workers > 0)
+    with Watch() as watch:
+        for number, _ in enumerate(train):
+            if number in (5, 10):
+                for batch, _ in enumerate(zip(validation, DataLoader(Slow(), 4), strict=True)):
+                    if batch == 8:
+                        break
+    steps_s = watch.watched()[0].steps_s
+    assert len(steps_s) == 19
+    assert 0 <= min(steps_s)
+    assert max(steps_s) < 0.1  # an inner epoch takes 0.15 s and more
+
+
+def test_the_step_after_the_last_batch_of_an_epoch_counts() -> None:
+    loader = DataLoader(Slow(), 24)  # two batches of 96 ms
+    with Watch() as watch:
+        for _ in range(2):
+            for _ in loader:
+                time.sleep(0.1)
+    (seen,) = watch.watched()
+    assert (len(seen.steps_s), len(seen.last_steps_s)) == (2, 2)
+    assert seen.known()["seconds"] > 0.78  # two batches and two steps in each epoch
+
+
 def test_loaders_that_are_read_together_count_each_other_as_work() -> None:
     with Watch() as watch:
         for _ in zip(DataLoader(Slow(), 4), DataLoader(Slow(), 4), strict=True):
