@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from presize.builder.shard_table import ShardTable
+from presize.builder.shard_table import ShardDone, ShardTable
 from presize.options import Size, Stream
 from presize.sources.source_files import Container
 from presize.store.data_files import DataFile
@@ -58,7 +58,7 @@ def test_a_table_reads_back_and_always_has_the_same_bytes(table: ShardTable, tmp
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert ShardTable.read(tmp_path / "one", 3, "another digest") is None
     assert ShardTable.read(tmp_path / "missing", 3, "digest") is None
-    assert TABLE.done == (3, 2, 1, 1, 330, 1) and TABLE.done.samples == 5
+    assert TABLE.done == ShardDone(3, 2, 1, 1, 330, unreadable=1) and TABLE.done.samples == 5
 
 
 def test_a_truncated_sidecar_is_ignored(tmp_path: Path) -> None:
