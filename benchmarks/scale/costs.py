@@ -1,6 +1,6 @@
 """Estimate the cost of a dataset: cores, bytes, requests and money, from rates and prices.
 
-    python benchmarks/scale/costs.py [--images-s-core 430] [--core-hour 0.04] [--help]
+    python benchmarks/scale/costs.py [--images-s-core 290] [--core-hour 0.04] [--help]
 
 Rates, sizes and prices are options. The default rates and sizes were measured (see --help); the default prices are
 examples, to be replaced by those of your provider.
@@ -71,7 +71,7 @@ class Costs:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default, what in (
-        ("images-s-core", 430, "images built per second and core; benchmarks/building/results/build.csv, 256 px"),
+        ("images-s-core", 290, "images built per second and core; benchmarks/building/results/build.csv, 256 px"),
         ("source-kb", 110, "size of a photograph; ImageNet"),
         ("stored-kb", 30, "size of a stored image; 4,000 of ImageNet at 256 px"),
         ("index-bytes", 95, "index bytes per sample, with a path of 27 bytes and a label"),
