@@ -354,7 +354,7 @@ def worker_panels(rows: list[rates.Row]) -> list[Panel]:
 
 CHARTS = {
     "build": Chart(
-        "building/results/build.csv", "Building a {size} px dataset", build_panels, bars, "photographs a second"
+        "building/results/build.csv", "Building a {size} px dataset", build_panels, bars, "photographs per second"
     ),
     "scale": Chart(
         "building/results/scale.csv",
@@ -371,7 +371,7 @@ CHARTS = {
         "Reading batches of {batch} random resized crops of 224 px (paler: fewer workers)",
         read_panels,
         bars,
-        "images a second",
+        "images per second",
         same_x=True,
     ),
     "summary": Chart(
@@ -379,7 +379,7 @@ CHARTS = {
         "Random resized crops of 224 px of ImageNet's photographs",
         summary_panels,
         bars,
-        "images a second",
+        "images per second",
         svg="summary.svg",
     ),
     "resizers": Chart(
@@ -403,7 +403,7 @@ CHARTS = {
         augment_panels,
         lines,
         "images in a batch",
-        "images a second",
+        "images per second",
         scales=("symlog", "linear"),
     ),
     "source-sizes": Chart(
@@ -411,7 +411,7 @@ CHARTS = {
         "How small to presize",
         source_size_panels,
         bars,
-        "images a second",
+        "images per second",
         same_x=True,
     ),
     "storage": Chart(
@@ -420,7 +420,7 @@ CHARTS = {
         storage_panels,
         lines,
         "record size",
-        "MB a second",
+        "MB per second",
         lambda nbytes: f"{nbytes / 1000:g} kB",
         ("log", "log"),
     ),
@@ -430,7 +430,7 @@ CHARTS = {
         worker_panels,
         lines,
         "workers",
-        "images a second",
+        "images per second",
     ),
 }
 
