@@ -76,6 +76,12 @@ def test_every_result_has_a_command_on_its_page_and_the_code_that_it_measures() 
     assert [path for path in sorted(paths) if not [*ROOT.glob(path)]] == []
 
 
+def test_no_result_holds_an_absolute_path_of_the_machine_that_measured() -> None:
+    results = sorted(ROOT.glob("benchmarks/*/results/*.csv"))
+    assert results
+    assert [csv.name for csv in results if re.search(r"""(?m)(?:^|[\s,="':])/[\w.]""", csv.read_text())] == []
+
+
 @pytest.fixture
 def commit(tmp_path: Path) -> Callable[..., None]:
     """Write files into a repository, and commit them."""
